@@ -1,0 +1,1 @@
+"""Everything that touches Postgres: database, saver, codec, leases, approvals, documents, errors."""

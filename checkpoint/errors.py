@@ -1,0 +1,247 @@
+"""The error tree: every error that Standfast raises on purpose, one type per thing a caller can react to.
+
+StandfastError
+├── ConfigurationError              the set-up is wrong: nothing was started
+│   ├── DatabaseUnavailable         the server cannot be reached (transient)
+│   ├── DatabaseTooOld              Postgres below 15
+│   ├── DatabaseMisconfigured       reachable, but not usable as set up
+│   ├── SchemaOutOfDate             migrations are missing
+│   ├── SchemaTooNew                the schema was made by a newer release
+│   ├── EmbeddedPostgresError       the embedded server could not be made available
+│   ├── ModelNotConfigured          the model's name or provider cannot be used
+│   ├── InvalidOperation            an operation's declaration is not usable
+│   ├── DuplicateOperation          two operations with one name
+│   ├── UnknownOperation            a name that no operation has
+│   └── UnregisteredType            the state schema reaches a type that the codec does not know
+├── InvalidRequest                  bad input, refused at the door: nothing was done
+│   └── InvalidThreadId
+├── UnknownThread
+├── UnknownApproval
+├── UnknownQuestion                 an answer names a question that is not open
+├── AmbiguousAnswer                 a bare answer while several questions are open
+├── NothingToAnswer                 an answer while no question is open
+├── ThreadBusy                      new input while a run of the thread is unfinished
+├── AlreadyDecided                  the approval has been decided before
+├── ApprovalExpired                 the approval's time is over
+├── DigestMismatch                  what was decided is not what is open
+├── NotPermitted                    the principal may not do this
+├── AlreadyFinished                 the run has ended
+├── LeaseHeld                       another process drives the thread (transient)
+├── LeaseLost                       this driver's lease has passed to another: nothing of it lands
+├── HeadMoved                       a checkpoint that does not follow its namespace's head
+├── GraphChanged                    the loaded graph lacks what the thread waits for
+├── StorageError
+│   ├── StorageUnavailable          the database did not answer, even after retries (transient)
+│   ├── UnstorableValue             a value that would not come back as it was
+│   ├── UnknownStoredType           a stored value names a type that is not registered
+│   └── CorruptValue                stored bytes that are not what they claim to be
+├── OperationError
+│   ├── OperationMismatch           one operation id, two different calls
+│   ├── NotGranted                  no valid, unused grant for this operation
+│   └── OutcomeUnknown              an attempt began and never reported
+└── UsageError                      the API is used in a way that cannot work
+    ├── RuntimeClosed
+    └── WrongLoop                   a handle used from another event loop, or a blocking call inside one
+
+A message says what happened, to what, and what to do next. Nobody matches on messages: `transient` says
+whether time alone can mend the failure, attributes carry the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class StandfastError(Exception):
+    """Base of all errors that Standfast raises on purpose. Keyword arguments become attributes."""
+
+    transient: ClassVar[bool] = False
+
+    def __init__(self, message: str, /, **data: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.data: Mapping[str, Any] = data
+
+    def __getattr__(self, name: str) -> Any:
+        data = self.__dict__.get("data", {})
+        if name in data:
+            return data[name]
+        raise AttributeError(name)
+
+    def __reduce__(self) -> Any:
+        return (_rebuild, (type(self), self.message, dict(self.data)))
+
+
+def _rebuild(cls: type[StandfastError], message: str, data: dict[str, Any]) -> StandfastError:
+    return cls(message, **data)
+
+
+class ConfigurationError(StandfastError):
+    """The set-up is wrong; nothing was started."""
+
+
+class DatabaseUnavailable(ConfigurationError):
+    """The database server cannot be reached."""
+
+    transient = True
+
+
+class DatabaseTooOld(ConfigurationError):
+    """The server is older than Postgres 15."""
+
+
+class DatabaseMisconfigured(ConfigurationError):
+    """The server is reachable but cannot be used as it is set up."""
+
+
+class SchemaOutOfDate(ConfigurationError):
+    """Migrations are missing; `standfast migrate` applies them."""
+
+
+class SchemaTooNew(ConfigurationError):
+    """The schema was made by a newer release than this one."""
+
+
+class EmbeddedPostgresError(ConfigurationError):
+    """The embedded server could not be made available."""
+
+
+class ModelNotConfigured(ConfigurationError):
+    """The model's name or its provider cannot be used."""
+
+
+class InvalidOperation(ConfigurationError):
+    """An operation's declaration is not usable."""
+
+
+class DuplicateOperation(ConfigurationError):
+    """Two operations have one name."""
+
+
+class UnknownOperation(ConfigurationError):
+    """No operation has this name."""
+
+
+class UnregisteredType(ConfigurationError):
+    """The state schema reaches a type that the codec does not know."""
+
+
+class InvalidRequest(StandfastError):
+    """Bad input, refused before anything was done."""
+
+
+class InvalidThreadId(InvalidRequest):
+    """A thread id that cannot be one."""
+
+
+class UnknownThread(StandfastError):
+    """No thread has this id."""
+
+
+class UnknownApproval(StandfastError):
+    """No approval has this id."""
+
+
+class UnknownQuestion(StandfastError):
+    """The answer names a question that is not open."""
+
+
+class AmbiguousAnswer(StandfastError):
+    """A bare answer while several questions are open."""
+
+
+class NothingToAnswer(StandfastError):
+    """An answer while no question is open."""
+
+
+class ThreadBusy(StandfastError):
+    """New input while a run of the thread is unfinished."""
+
+
+class AlreadyDecided(StandfastError):
+    """The approval has been decided before; `decision` and `by` say what and by whom."""
+
+
+class ApprovalExpired(StandfastError):
+    """The approval's time is over."""
+
+
+class DigestMismatch(StandfastError):
+    """What was decided is not what is open."""
+
+
+class NotPermitted(StandfastError):
+    """The principal may not do this."""
+
+
+class AlreadyFinished(StandfastError):
+    """The run has ended; nothing was changed."""
+
+
+class LeaseHeld(StandfastError):
+    """Another process drives the thread."""
+
+    transient = True
+
+
+class LeaseLost(StandfastError):
+    """This driver's lease has passed to another; nothing that it writes lands."""
+
+
+class HeadMoved(StandfastError):
+    """A checkpoint that does not follow its namespace's head."""
+
+
+class GraphChanged(StandfastError):
+    """The loaded graph lacks what the thread waits for; the thread was left as it was."""
+
+
+class StorageError(StandfastError):
+    """Something about stored values or their store."""
+
+
+class StorageUnavailable(StorageError):
+    """The database did not answer, even after retries."""
+
+    transient = True
+
+
+class UnstorableValue(StorageError):
+    """A value that would not come back as it was; `path` says where it is."""
+
+
+class UnknownStoredType(StorageError):
+    """A stored value names a type that is not registered; `type_name` and `path` say which and where."""
+
+
+class CorruptValue(StorageError):
+    """Stored bytes that are not what they claim to be."""
+
+
+class OperationError(StandfastError):
+    """Something about one operation."""
+
+
+class OperationMismatch(OperationError):
+    """One operation id, two different calls."""
+
+
+class NotGranted(OperationError):
+    """No valid, unused grant for this operation."""
+
+
+class OutcomeUnknown(OperationError):
+    """An attempt began and never reported."""
+
+
+class UsageError(StandfastError):
+    """The API is used in a way that cannot work."""
+
+
+class RuntimeClosed(UsageError):
+    """The runtime has been closed."""
+
+
+class WrongLoop(UsageError):
+    """A handle used from another event loop, or a blocking call made inside one."""

@@ -1,0 +1,1 @@
+"""The agent and the runtime that drives it."""

@@ -1,0 +1,1 @@
+"""One step of thought or work per file."""
