@@ -34,11 +34,14 @@ StandfastError
 │   ├── StorageUnavailable          the database did not answer, even after retries (transient)
 │   ├── UnstorableValue             a value that would not come back as it was
 │   ├── UnknownStoredType           a stored value names a type that is not registered
-│   └── CorruptValue                stored bytes that are not what they claim to be
+│   ├── StoredTypeChanged           a stored value that no longer fits its class
+│   ├── CorruptValue                stored bytes that are not what they claim to be
+│   └── UnknownKey                  a sealed value names a key that is not configured
 ├── OperationError
 │   ├── OperationMismatch           one operation id, two different calls
 │   ├── NotGranted                  no valid, unused grant for this operation
-│   └── OutcomeUnknown              an attempt began and never reported
+│   ├── OutcomeUnknown              an attempt began and never reported
+│   └── ModelFailed                 the model did not answer, after the attempts it is given (transient)
 └── UsageError                      the API is used in a way that cannot work
     ├── RuntimeClosed
     └── WrongLoop                   a handle used from another event loop, or a blocking call inside one
@@ -215,8 +218,16 @@ class UnknownStoredType(StorageError):
     """A stored value names a type that is not registered; `type_name` and `path` say which and where."""
 
 
+class StoredTypeChanged(StorageError):
+    """A stored value no longer fits its class; `type_name`, `field` and `path` say what and where."""
+
+
 class CorruptValue(StorageError):
     """Stored bytes that are not what they claim to be."""
+
+
+class UnknownKey(StorageError):
+    """A sealed value names a key that is not configured; `key_id` says which."""
 
 
 class OperationError(StandfastError):
@@ -233,6 +244,12 @@ class NotGranted(OperationError):
 
 class OutcomeUnknown(OperationError):
     """An attempt began and never reported."""
+
+
+class ModelFailed(OperationError):
+    """The model did not answer, after the attempts that it is given."""
+
+    transient = True
 
 
 class UsageError(StandfastError):

@@ -1,0 +1,48 @@
+"""Named places in the shipped code where a test may kill the process. In production each is one comparison.
+
+Invariant: `POINTS` lists them all; reaching a name outside the list is a mistake in our code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+POINTS: Final = (
+    "migrate.between",  # a component's tables made, not yet recorded
+    "migrate.inside",  # in the transaction of one of our migrations
+    "run.accepted",  # the run is committed, nothing has been driven
+    "lease.claimed",  # a driver has the lease and has read nothing
+    "saver.fenced",  # the fence is passed, the transaction is not committed
+    "saver.committed",  # a checkpoint is committed
+    "drive.parking",  # the graph waits, the waits are not yet written
+    "drive.parked",  # the waits are written and the lease is free
+    "drive.resuming",  # answers are gathered, the graph has not gone on
+    "drive.ending",  # the graph has ended, the end is not yet written
+    "drive.ended",  # the end is written
+    "model.called",  # a model has answered, the answer is not recorded
+    "model.recorded",  # the answer is recorded, the graph does not know it
+    "node.analysis",
+    "node.validation",
+    "node.approval",
+    "node.operate",
+    "node.specialist",
+    "node.record",
+    "approval.opened",  # the request is committed, the question is not asked yet
+    "approval.decided",  # the decision is committed, nobody has gone on
+    "operation.begun",  # the attempt is recorded, the effect has not happened
+    "operation.done",  # the effect has happened, nothing says so
+    "operation.recorded",  # the result is recorded, the graph does not know it
+    "report.written",  # the report's bytes are on disk under a temporary name
+)
+
+_POINTS: Final = frozenset(POINTS)
+hook: Callable[[str], None] | None = None
+
+
+def reach(point: str) -> None:
+    """Tell the hook, if a test has set one, that the code has come to `point`."""
+    if hook is not None:
+        if point not in _POINTS:
+            raise LookupError(f"{point!r} is not listed in POINTS")
+        hook(point)

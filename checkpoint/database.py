@@ -1,0 +1,226 @@
+"""The one owner of the connection pool, and the way every statement reaches Postgres.
+
+Invariant: each unit of work is one transaction whose ids were made before it, so it may be sent again. A
+connection that dies under it is replaced and the work repeated; the SQL recognises a commit whose answer
+was lost as its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import DictRow, dict_row
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
+
+from standfast.checkpoint import errors
+
+SCHEMA: Final = "standfast"
+MINIMUM_VERSION: Final = 150000
+
+Connection = AsyncConnection[DictRow]
+Params = Sequence[Any] | Mapping[str, Any]
+T = TypeVar("T")
+
+_SQLSTATES: Final[dict[str, type[errors.StandfastError]]] = {
+    "SF001": errors.LeaseLost,
+    "SF002": errors.HeadMoved,
+    "SF003": errors.NotGranted,
+    "SF004": errors.OperationMismatch,
+}
+_RETRIED: Final = {"40001", "40P01"}  # serialization failure, deadlock: the transaction left nothing
+_AWAY: Final = ("08", "57P")  # connection exceptions; shutdown, crash, start-up
+
+
+class Database:
+    """A pool on one database, bound to the event loop that opened it.
+
+    `retry_seconds` is how long a unit of work outlasts a database that is away before it raises
+    `StorageUnavailable`.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = 20, retry_seconds: float = 30.0) -> None:
+        self.conninfo = conninfo_of(url)
+        self._retry_seconds = retry_seconds
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+        self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            self.conninfo,
+            connection_class=AsyncConnection[DictRow],
+            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
+            min_size=1,
+            max_size=pool_size,
+            timeout=max(retry_seconds, 1.0),
+            reconnect_timeout=5.0,
+            open=False,
+            name="standfast",
+        )
+
+    async def open(self) -> None:
+        """Connect. Raises `DatabaseUnavailable`, `DatabaseTooOld` or `DatabaseMisconfigured`."""
+        self._loop = asyncio.get_running_loop()
+        async with await connect(self.conninfo) as conn:
+            await check_server(conn)
+        await self.pool.open()
+
+    async def close(self) -> None:
+        """Close all connections; work that comes later is refused by name."""
+        self._closed = True
+        await self.pool.close()
+
+    async def run(self, work: Callable[[Connection], Awaitable[T]], *, pipeline: bool = False) -> T:
+        """Do `work` in one transaction and return what it returns, repeating it when the connection dies.
+
+        With `pipeline` the statements travel together; they still are one transaction. `work` must be fit to
+        run again. Raises the typed errors that SQL raises, and `StorageUnavailable`.
+        """
+
+        async def once() -> T:
+            async with self.pool.connection() as conn:
+                if pipeline:
+                    async with conn.pipeline():  # autocommit: everything up to the sync is one transaction
+                        return await work(conn)
+                async with conn.transaction():
+                    return await work(conn)
+
+        return await self.again(once)
+
+    async def again(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Return what `attempt` returns, repeating it while the database is away, up to `retry_seconds`."""
+        self._require_open()
+        began = time.monotonic()
+        delay = 0.0
+        while True:
+            try:
+                return await attempt()
+            except PoolClosed as error:
+                raise errors.RuntimeClosed("the runtime has been closed; open a new one") from error
+            except (psycopg.Error, PoolTimeout) as error:
+                named = _translate(error)
+                if named is not None:
+                    raise named from error
+                if not _repeatable(error):
+                    raise
+                if time.monotonic() - began + delay > self._retry_seconds:
+                    raise errors.StorageUnavailable(
+                        f"the database did not answer for {self._retry_seconds:g} s ({_first_line(error)}); "
+                        "what was committed is kept, try again when it is back"
+                    ) from error
+            if delay == 0.0:
+                await self.pool.check()  # the others of a killed pool are dead too: replace them at once
+            await asyncio.sleep(delay)
+            delay = min(1.0, delay * 2 or 0.05)
+
+    async def fetch(self, statement: bytes, params: Params = ()) -> list[DictRow]:
+        """All rows of one statement, in a transaction of its own."""
+
+        async def work(conn: Connection) -> list[DictRow]:
+            cursor = await conn.execute(statement, params, binary=True)
+            return await cursor.fetchall()
+
+        return await self.run(work)
+
+    async def fetch_one(self, statement: bytes, params: Params = ()) -> DictRow | None:
+        """The first row of one statement, if any."""
+        rows = await self.fetch(statement, params)
+        return rows[0] if rows else None
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        """A connection for reads that cannot be repeated as a unit; errors come as they are."""
+        self._require_open()
+        async with self.pool.connection() as conn:
+            yield conn
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise errors.RuntimeClosed("the runtime has been closed; open a new one")
+        if asyncio.get_running_loop() is not self._loop:
+            raise errors.WrongLoop(
+                "this runtime belongs to another event loop; open one per loop, or use its blocking methods"
+            )
+
+
+async def connect(conninfo: str) -> Connection:
+    """One connection outside any pool. Raises `DatabaseUnavailable`, naming the place but no password."""
+    try:
+        return await AsyncConnection.connect(
+            conninfo, autocommit=True, row_factory=dict_row, connect_timeout=_timeout(conninfo)
+        )
+    except psycopg.OperationalError as error:
+        raise errors.DatabaseUnavailable(
+            f"cannot connect to Postgres at {describe(conninfo)}: {_first_line(error)}; "
+            "check STANDFAST_DATABASE_URL and that the server runs"
+        ) from error
+
+
+async def check_server(conn: Connection) -> None:
+    """Refuse a server that is too old, and a connection that does not find our schema first."""
+    version = conn.info.server_version
+    if version < MINIMUM_VERSION:
+        raise errors.DatabaseTooOld(
+            f"Postgres {version // 10000} at {describe(conn.info.dsn)} is too old; Standfast needs 15 or newer",
+            version=version,
+        )
+    row = await (await conn.execute("select current_setting('search_path') as path")).fetchone()
+    if row is None or row["path"].split(",")[0].strip() != SCHEMA:
+        raise errors.DatabaseMisconfigured(
+            f"the connection to {describe(conn.info.dsn)} does not keep the search path {SCHEMA!r} "
+            "(a transaction pooler drops it); use a direct connection"
+        )
+
+
+def describe(conninfo: str) -> str:
+    """Where a connection goes, for messages: no password, no user."""
+    parts = conninfo_to_dict(conninfo)
+    host = parts.get("host") or "localhost"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"{host}{port}/{parts.get('dbname') or parts.get('user') or ''}"
+
+
+def conninfo_of(url: str) -> str:
+    """The URL as a connection string that finds our schema. Raises `DatabaseMisconfigured`."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise errors.DatabaseMisconfigured(
+            "the database URL cannot be read; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
+        ) from error
+    # Startup parameters, not `alter role ... set`: other programs of the same role keep their search path.
+    options = f"{parts.get('options') or ''} -c search_path={SCHEMA},public -c idle_in_transaction_session_timeout=60s"
+    parts.setdefault("application_name", "standfast")
+    return make_conninfo(**{**parts, "options": options.strip()})
+
+
+def _timeout(conninfo: str) -> int:
+    return int(conninfo_to_dict(conninfo).get("connect_timeout") or 10)
+
+
+def _translate(error: Exception) -> errors.StandfastError | None:
+    state = getattr(error, "sqlstate", None)
+    if state in _SQLSTATES:
+        return _SQLSTATES[state](_first_line(error))
+    if state in ("53100", "53200", "54000"):
+        return errors.StorageUnavailable(f"the database cannot store more: {_first_line(error)}")
+    if state in ("42P01", "42883", "3F000"):
+        return errors.SchemaOutOfDate(f"the schema lacks something ({_first_line(error)}); run: standfast migrate")
+    return None
+
+
+def _repeatable(error: Exception) -> bool:
+    if isinstance(error, PoolTimeout):
+        return True
+    state = getattr(error, "sqlstate", None)
+    if state is None:  # the client saw the connection go
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state in _RETRIED or state.startswith(_AWAY)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

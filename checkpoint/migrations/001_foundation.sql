@@ -1,0 +1,517 @@
+-- Standfast, foundation.
+--
+-- A thread is one conversation or piece of work; a run is one request on it. A driver may write for a thread
+-- only while it holds the thread's lease: an epoch that grows with every claim. Every write of a driver calls
+-- assert_lease_1 in its own transaction, which locks the pair (id, epoch) against a change until the commit:
+-- a claim waits for a fenced transaction in flight, and whatever an older epoch sends afterwards is refused.
+-- People, events and new input never take the lease: they change one row by compare-and-set and set due_at.
+--
+-- Tables of one thread lead with thread_id, so that they can be distributed by it. Global tables: documents,
+-- passages, collections, collection_documents (content-addressed or fixed at creation, shared by threads).
+-- User values stand in sealed columns (bytea) only; the text of documents is in clear, because full-text
+-- search reads it. LangGraph's own tables live beside these in the same schema.
+--
+-- SQLSTATEs raised here, mapped to error types in checkpoint/database.py:
+--   SF001 LeaseLost   SF002 HeadMoved   SF003 NotGranted   SF004 OperationMismatch
+
+-- All times come from here; tests replace the body to freeze and move the clock.
+create function standfast.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp()';
+
+create table threads (
+    id                  text primary key check (length(id) between 1 and 255),
+    uuid                uuid not null unique default gen_random_uuid(),
+    tenant              text not null default 'default',
+    owner               text,
+    graph               text not null,
+    version             text not null,
+    fingerprint         text not null,
+    run_id              uuid,                    -- the latest run
+    epoch               bigint not null default 0,
+    lease_holder        text,                    -- made anew for each claim, never a stable worker name
+    lease_worker        text,                    -- who that is, for people
+    lease_expires_at    timestamptz,
+    due_at              timestamptz,             -- something may be due from then on
+    cancel_requested_at timestamptz,
+    crashes             integer not null default 0,
+    created_at          timestamptz not null default standfast.now(),
+    updated_at          timestamptz not null default standfast.now(),
+    unique (id, epoch)                           -- makes epoch a key column: FOR KEY SHARE blocks its change only
+);
+create index threads_due on threads (due_at) where due_at is not null;
+create index threads_leased on threads (lease_expires_at) where lease_holder is not null;
+create index threads_recent on threads (tenant, updated_at desc, id);
+
+create table runs (
+    thread_id     text not null references threads (id) on delete cascade,
+    id            uuid not null,
+    number        integer not null,              -- 1, 2, ... within the thread
+    tenant        text not null default 'default',
+    client_key    text,
+    parent_run_id uuid,
+    state         text not null default 'open'
+                  check (state in ('open', 'needs_attention', 'succeeded', 'failed', 'cancelled')),
+    reason        text,                          -- why it needs attention, failed or was cancelled
+    requested_by  text not null,
+    vouched       boolean not null,              -- the requester's name was taken on the caller's word
+    model         text,
+    collection_id text,
+    input         bytea not null,
+    settings      bytea not null,                -- context, absolute paths, budget
+    outcome       bytea,
+    deadline      timestamptz,
+    accepted_at   timestamptz not null default standfast.now(),
+    ended_at      timestamptz,
+    ended_epoch   bigint,                        -- whose end it was: a commit sent again is recognised
+    primary key (thread_id, id),
+    unique (thread_id, number)
+);
+create unique index runs_id on runs (id);
+create unique index runs_client_key on runs (tenant, client_key) where client_key is not null;
+
+create table operations (
+    thread_id       text not null references threads (id) on delete cascade,
+    id              text not null,
+    run_id          uuid not null,
+    kind            text not null check (kind in ('tool', 'model')),
+    name            text not null,
+    namespace       text not null,
+    turn            integer not null,
+    index           integer not null,
+    effect          text not null check (effect in ('read', 'idempotent', 'transactional', 'at_most_once')),
+    digest          text not null,
+    state           text not null default 'planned'
+                    check (state in ('planned', 'executing', 'succeeded', 'failed', 'unknown', 'reconciled')),
+    arguments       bytea not null,
+    result          bytea,
+    failure_class   text,
+    failure_message text,
+    attempts        integer not null default 0,
+    created_at      timestamptz not null default standfast.now(),
+    updated_at      timestamptz not null default standfast.now(),
+    primary key (thread_id, id)
+);
+create index operations_of_run on operations (thread_id, run_id, created_at);
+
+create table attempts (
+    thread_id       text not null,
+    operation_id    text not null,
+    number          integer not null,
+    epoch           bigint not null,
+    worker          text not null,
+    started_at      timestamptz not null default standfast.now(),
+    ended_at        timestamptz,
+    state           text not null default 'executing'
+                    check (state in ('executing', 'succeeded', 'failed', 'abandoned')),
+    failure_class   text,
+    failure_message text,
+    primary key (thread_id, operation_id, number),
+    foreign key (thread_id, operation_id) references operations (thread_id, id) on delete cascade
+);
+
+create table approvals (
+    thread_id      text not null references threads (id) on delete cascade,
+    id             text not null,
+    run_id         uuid not null,
+    operation_id   text not null,
+    operation      text not null,
+    round          integer not null,             -- an unusable answer asks again under a new id
+    state          text not null default 'open'
+                   check (state in ('open', 'approved', 'rejected', 'expired', 'withdrawn')),
+    digest         text not null,                -- what a decision is bound to: operation, arguments, policy, expiry
+    operation_digest text not null,              -- of name and arguments, as the ledger knows them
+    policy_version text not null,
+    arguments      bytea not null,               -- what would be executed now; an edit replaces it
+    request        bytea not null,               -- description and failed checks, as shown
+    requested_by   text not null,
+    requested_at   timestamptz not null default standfast.now(),
+    expires_at     timestamptz not null,
+    decided_at     timestamptz,
+    used_at        timestamptz,
+    primary key (thread_id, id),
+    unique (thread_id, operation_id, round)
+);
+create unique index approvals_id on approvals (id);
+create index approvals_open on approvals (requested_at) where state = 'open';
+
+create table decisions (
+    thread_id     text not null,
+    approval_id   text not null,
+    id            uuid not null,                 -- made by the decider before sending: a repeat is recognised
+    decision      text not null check (decision in ('approve', 'reject', 'edit', 'respond', 'expire', 'withdraw')),
+    principal     text not null,
+    vouched       boolean not null,
+    self_approved boolean not null,
+    digest        text not null,                 -- of what the decider saw
+    reason        text,
+    arguments     bytea,                         -- of an edit
+    response      bytea,
+    decided_at    timestamptz not null default standfast.now(),
+    primary key (thread_id, approval_id, id),
+    foreign key (thread_id, approval_id) references approvals (thread_id, id) on delete cascade
+);
+
+create table waits (
+    thread_id   text not null references threads (id) on delete cascade,
+    id          text not null,                   -- LangGraph's interrupt id, unique within the thread only
+    run_id      uuid not null,
+    kind        text not null check (kind in ('approval', 'question')),
+    approval_id text,
+    node        text not null,                   -- where the graph waits: node names joined by '/'
+    request     bytea not null,
+    state       text not null default 'open' check (state in ('open', 'answered', 'withdrawn')),
+    answer      bytea,
+    answered_by text,
+    opened_at   timestamptz not null default standfast.now(),
+    ended_at    timestamptz,
+    primary key (thread_id, id)
+);
+create index waits_open on waits (thread_id) where state = 'open';
+
+create table documents (
+    sha256     text primary key,                 -- of the file's bytes
+    media_type text not null,
+    title      text not null,
+    size       bigint not null,
+    added_at   timestamptz not null default standfast.now()
+);
+
+create table passages (
+    sha256 text not null references documents (sha256) on delete cascade,
+    index  integer not null,
+    text   text not null,
+    search tsvector not null generated always as (to_tsvector('english', text)) stored,
+    primary key (sha256, index)
+);
+create index passages_search on passages using gin (search);
+
+create table collections (
+    id         text primary key,                 -- SHA-256 over the sorted names and hashes
+    created_at timestamptz not null default standfast.now()
+);
+
+create table collection_documents (
+    collection_id text not null references collections (id) on delete cascade,
+    name          text not null,
+    sha256        text not null references documents (sha256),
+    primary key (collection_id, name)
+);
+
+-- The fence. The lock on a key column lets renewals through and makes a claim wait for this commit.
+create function assert_lease_1(thread text, held bigint) returns void language plpgsql as $$
+begin
+    perform 1 from threads where id = thread and epoch = held for key share;
+    if not found then
+        raise exception 'the lease of thread % at epoch % is lost', thread, held using errcode = 'SF001';
+    end if;
+end $$;
+
+-- A checkpoint follows its namespace's head. Sent again it is recognised; forked lets the first one through.
+create function assert_head_1(thread text, namespace text, parent text, new_id text, forked boolean)
+returns void language plpgsql as $$
+declare
+    head text;
+begin
+    select checkpoint_id into head from checkpoints
+     where thread_id = thread and checkpoint_ns = namespace order by checkpoint_id desc limit 1;
+    if head is not distinct from new_id then
+        return;
+    end if;
+    if head is not null and new_id < head then
+        raise exception 'checkpoint % is behind the head % of thread %', new_id, head, thread using errcode = 'SF002';
+    end if;
+    if not forked and head is distinct from parent then
+        raise exception 'the head of thread % has moved to %, this checkpoint follows %', thread, head, parent
+            using errcode = 'SF002';
+    end if;
+end $$;
+
+-- One row when the lease was taken (or is already this holder's own: the answer to a claim can be lost). What
+-- is due counts as seen from then on: whatever comes later sets due_at again.
+create function claim_lease_1(thread text, holder text, worker text, seconds double precision)
+returns table (epoch bigint, head text, crashes integer, cancel_requested boolean) language sql as $$
+    update threads t
+       set epoch = case when t.lease_holder = claim_lease_1.holder then t.epoch else t.epoch + 1 end,
+           crashes = case when t.lease_holder is null or t.lease_holder = claim_lease_1.holder
+                          then t.crashes else t.crashes + 1 end,
+           lease_holder = claim_lease_1.holder, lease_worker = claim_lease_1.worker,
+           lease_expires_at = standfast.now() + make_interval(secs => seconds), due_at = null
+     where t.id = thread
+       and (t.lease_holder is null or t.lease_holder = claim_lease_1.holder or t.lease_expires_at < standfast.now())
+    returning t.epoch, (select max(checkpoint_id) from checkpoints where thread_id = thread), t.crashes,
+              t.cancel_requested_at is not null;
+$$;
+
+create function release_lease_1(thread text, held bigint) returns boolean language sql as $$
+    update threads set lease_holder = null, lease_worker = null, lease_expires_at = null,
+                       due_at = coalesce(due_at, standfast.now())
+     where id = thread and epoch = held and lease_holder is not null
+    returning true;
+$$;
+
+-- Which of these leases still stand, renewed; a missing one is lost.
+create function renew_leases_1(threads_held text[], epochs bigint[], seconds double precision)
+returns table (id text, epoch bigint) language sql as $$
+    update threads t set lease_expires_at = standfast.now() + make_interval(secs => seconds)
+      from unnest(threads_held, epochs) as held (id, epoch)
+     where t.id = held.id and t.epoch = held.epoch and t.lease_holder is not null
+    returning t.id, t.epoch;
+$$;
+
+-- Accept a run: thread, run and due mark in one transaction, with the lease at once when a holder is given and
+-- the lease is free. verdict: accepted | again (this very run was accepted before) | busy | other_graph.
+create function accept_run_1(
+    thread text, in_tenant text, in_owner text, in_graph text, in_version text, in_fingerprint text,
+    run uuid, in_requested_by text, in_vouched boolean, in_model text, in_collection text,
+    in_input bytea, in_settings bytea, holder text, worker text, seconds double precision)
+returns table (verdict text, open_run uuid, open_state text, known_graph text, run_number integer, epoch bigint, head text)
+language plpgsql as $$
+declare
+    t threads%rowtype;
+    latest runs%rowtype;
+begin
+    insert into threads (id, tenant, owner, graph, version, fingerprint)
+    values (thread, in_tenant, in_owner, in_graph, in_version, in_fingerprint)
+    on conflict (id) do nothing;
+    select * into t from threads where id = thread for no key update;
+    if t.run_id is not null then
+        select * into latest from runs where thread_id = thread and id = t.run_id;
+        if latest.id = run then
+            return query select 'again', run, latest.state, t.graph, latest.number, null::bigint, null::text;
+            return;
+        end if;
+        if latest.state in ('open', 'needs_attention') then
+            return query select 'busy', latest.id, latest.state, t.graph, latest.number, null::bigint, null::text;
+            return;
+        end if;
+        if t.graph <> in_graph then
+            return query select 'other_graph', latest.id, latest.state, t.graph, latest.number, null::bigint, null::text;
+            return;
+        end if;
+    end if;
+    insert into runs (thread_id, id, number, tenant, requested_by, vouched, model, collection_id, input, settings)
+    values (thread, run, coalesce(latest.number, 0) + 1, in_tenant, in_requested_by, in_vouched, in_model,
+            in_collection, in_input, in_settings);
+    update threads x
+       set run_id = run, version = in_version, fingerprint = in_fingerprint, cancel_requested_at = null,
+           crashes = 0, due_at = standfast.now(), updated_at = standfast.now()
+     where x.id = thread;
+    if holder is null then
+        return query select 'accepted', run, 'open', in_graph, coalesce(latest.number, 0) + 1, null::bigint, null::text;
+        return;
+    end if;
+    return query
+        with claimed as (select * from claim_lease_1(thread, holder, worker, seconds))
+        select 'accepted', run, 'open', in_graph, coalesce(latest.number, 0) + 1, c.epoch, c.head
+          from (values (1)) as one left join claimed c on true;
+end $$;
+
+-- Let go of the lease unless something came meanwhile (then false, and the driver looks again).
+create function park_1(thread text, held bigint, wake_at timestamptz) returns boolean language plpgsql as $$
+begin
+    perform assert_lease_1(thread, held);
+    update threads
+       set lease_holder = null, lease_worker = null, lease_expires_at = null, crashes = 0,
+           due_at = wake_at, updated_at = standfast.now()
+     where id = thread and epoch = held and cancel_requested_at is null
+       and (due_at is null or due_at > standfast.now());
+    return found;
+end $$;
+
+-- Mark what is due as seen, before it is read. True if cancellation was asked for.
+create function take_due_1(thread text, held bigint) returns boolean language plpgsql as $$
+declare
+    cancelling boolean;
+begin
+    perform assert_lease_1(thread, held);
+    update threads set due_at = null where id = thread returning cancel_requested_at is not null into cancelling;
+    return cancelling;
+end $$;
+
+-- End a run, close what it left open, and let go of the lease. An end sent again is recognised by its epoch.
+create function end_run_1(thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea)
+returns void language plpgsql as $$
+begin
+    perform 1 from runs where thread_id = thread and id = run and ended_epoch = held and state = new_state;
+    if found then
+        return;
+    end if;
+    perform assert_lease_1(thread, held);
+    update runs
+       set state = new_state, reason = new_reason, outcome = coalesce(new_outcome, outcome),
+           ended_epoch = held,
+           ended_at = case when new_state = 'needs_attention' then null else standfast.now() end
+     where thread_id = thread and id = run and state in ('open', 'needs_attention');
+    if new_state <> 'needs_attention' then
+        update approvals set state = 'withdrawn', decided_at = standfast.now()
+         where thread_id = thread and state = 'open';
+        update waits set state = 'withdrawn', ended_at = standfast.now()
+         where thread_id = thread and state = 'open';
+        update threads set cancel_requested_at = null where id = thread;
+    end if;
+    update threads
+       set lease_holder = null, lease_worker = null, lease_expires_at = null, due_at = null, crashes = 0,
+           updated_at = standfast.now()
+     where id = thread;
+end $$;
+
+-- The ledger. An attempt begins only under the lease, with its grant checked and consumed where one is needed.
+-- A recorded end is returned as it is; an attempt that began and never reported is repeated only where the
+-- receiver deduplicates, reads, or shares the transaction; else the outcome is unknown.
+create function begin_attempt_1(
+    thread text, held bigint, op text, run uuid, in_kind text, in_name text, in_namespace text, in_turn integer,
+    in_index integer, in_effect text, in_digest text, in_arguments bytea, in_worker text,
+    needs_grant boolean, in_policy_version text)
+returns table (state text, attempt integer, result bytea, failure_class text, failure_message text)
+language plpgsql as $$
+declare
+    o operations%rowtype;
+begin
+    perform assert_lease_1(thread, held);
+    insert into operations (thread_id, id, run_id, kind, name, namespace, turn, index, effect, digest, arguments)
+    values (thread, op, run, in_kind, in_name, in_namespace, in_turn, in_index, in_effect, in_digest, in_arguments)
+    on conflict (thread_id, id) do nothing;
+    select * into o from operations where thread_id = thread and id = op for update;
+    if o.digest <> in_digest then
+        raise exception 'operation % of thread % was recorded for another call', op, thread using errcode = 'SF004';
+    end if;
+    if o.state = 'executing' and in_effect = 'at_most_once' then
+        update operations x set state = 'unknown', updated_at = standfast.now()
+         where x.thread_id = thread and x.id = op;
+        update attempts x set state = 'abandoned', ended_at = standfast.now()
+         where x.thread_id = thread and x.operation_id = op and x.state = 'executing';
+        o.state := 'unknown';
+    end if;
+    if o.state in ('succeeded', 'failed', 'unknown', 'reconciled') then
+        return query select o.state, o.attempts, o.result, o.failure_class, o.failure_message;
+        return;
+    end if;
+    if needs_grant then
+        update approvals a set used_at = coalesce(a.used_at, standfast.now())
+         where a.thread_id = thread and a.operation_id = op and a.state = 'approved'
+           and a.operation_digest = in_digest and a.policy_version = in_policy_version
+           and (a.used_at is not null or a.expires_at > standfast.now());
+        if not found then
+            raise exception 'operation % of thread % has no valid grant', op, thread using errcode = 'SF003';
+        end if;
+    end if;
+    update attempts x set state = 'abandoned', ended_at = standfast.now()
+     where x.thread_id = thread and x.operation_id = op and x.state = 'executing';
+    update operations x set state = 'executing', attempts = o.attempts + 1, updated_at = standfast.now()
+     where x.thread_id = thread and x.id = op;
+    insert into attempts (thread_id, operation_id, number, epoch, worker)
+    values (thread, op, o.attempts + 1, held, in_worker);
+    return query select 'executing', o.attempts + 1, null::bytea, null::text, null::text;
+end $$;
+
+create function finish_attempt_1(
+    thread text, held bigint, op text, attempt integer, new_state text, new_result bytea,
+    new_failure_class text, new_failure_message text)
+returns void language plpgsql as $$
+begin
+    perform assert_lease_1(thread, held);
+    update operations
+       set state = new_state, result = new_result, failure_class = new_failure_class,
+           failure_message = new_failure_message, updated_at = standfast.now()
+     where thread_id = thread and id = op and state = 'executing' and attempts = attempt;
+    update attempts
+       set state = case new_state when 'planned' then 'failed' else new_state end,
+           ended_at = standfast.now(), failure_class = new_failure_class,
+           failure_message = new_failure_message
+     where thread_id = thread and operation_id = op and number = attempt and state = 'executing';
+end $$;
+
+-- A decision is one compare-and-set and the wake-up in one transaction; it takes no lease.
+-- verdict: done | again | unknown | decided | expired | stale.
+create function decide_1(
+    approval text, decision_id uuid, in_decision text, in_principal text, in_vouched boolean,
+    seen_digest text, in_reason text, in_response bytea,
+    new_arguments bytea, new_operation_digest text, new_digest text)
+returns table (verdict text, state text, digest text) language plpgsql as $$
+declare
+    a approvals%rowtype;
+    new_state text := case in_decision when 'approve' then 'approved' when 'edit' then 'approved' else 'rejected' end;
+begin
+    select * into a from approvals x where x.id = approval for update;
+    if not found then
+        return query select 'unknown', null::text, null::text;
+        return;
+    end if;
+    perform 1 from decisions d where d.thread_id = a.thread_id and d.approval_id = approval and d.id = decision_id;
+    if found then
+        return query select 'again', a.state, a.digest;
+        return;
+    end if;
+    if a.state = 'expired' then
+        return query select 'expired', a.state, a.digest;
+        return;
+    end if;
+    if a.state <> 'open' then
+        return query select 'decided', a.state, a.digest;
+        return;
+    end if;
+    if a.expires_at <= standfast.now() then
+        perform expire_approval_1(a.thread_id, approval);
+        return query select 'expired', 'expired', a.digest;
+        return;
+    end if;
+    if a.digest <> seen_digest then
+        return query select 'stale', a.state, a.digest;
+        return;
+    end if;
+    insert into decisions (thread_id, approval_id, id, decision, principal, vouched, self_approved, digest,
+                           reason, arguments, response)
+    values (a.thread_id, approval, decision_id, in_decision, in_principal, in_vouched,
+            in_principal = a.requested_by, seen_digest, in_reason, new_arguments, in_response);
+    update approvals x
+       set state = new_state, decided_at = standfast.now(),
+           arguments = coalesce(new_arguments, x.arguments),
+           operation_digest = coalesce(new_operation_digest, x.operation_digest),
+           digest = coalesce(new_digest, x.digest)
+     where x.id = approval and x.thread_id = a.thread_id;
+    if in_decision = 'edit' then
+        update operations o set arguments = new_arguments, digest = new_operation_digest,
+                                updated_at = standfast.now()
+         where o.thread_id = a.thread_id and o.id = a.operation_id and o.state = 'planned';
+    end if;
+    perform wake_for_approval_1(a.thread_id, approval, in_principal);
+    return query select 'done', new_state, coalesce(new_digest, a.digest);
+end $$;
+
+create function wake_for_approval_1(thread text, approval text, who text) returns void language sql as $$
+    update waits set state = 'answered', answered_by = who, ended_at = standfast.now()
+     where thread_id = thread and approval_id = approval and state = 'open';
+    update threads set due_at = standfast.now(), updated_at = standfast.now() where id = thread;
+$$;
+
+create function expire_approval_1(thread text, approval text) returns void language plpgsql as $$
+begin
+    update approvals set state = 'expired', decided_at = standfast.now()
+     where thread_id = thread and id = approval and state = 'open' and expires_at <= standfast.now();
+    if found then
+        insert into decisions (thread_id, approval_id, id, decision, principal, vouched, self_approved, digest)
+        select thread_id, id, gen_random_uuid(), 'expire', 'the clock', false, false, digest
+          from approvals where thread_id = thread and id = approval;
+        perform wake_for_approval_1(thread, approval, 'the clock');
+    end if;
+end $$;
+
+-- Answer a question that is no approval. verdict: done | unknown | answered (by whom).
+create function answer_1(thread text, wait text, in_answer bytea, who text)
+returns table (verdict text, answered_by text) language plpgsql as $$
+declare
+    w waits%rowtype;
+begin
+    select * into w from waits where thread_id = thread and id = wait and kind = 'question' for update;
+    if not found then
+        return query select 'unknown', null::text;
+        return;
+    end if;
+    if w.state <> 'open' then
+        return query select w.state, w.answered_by;
+        return;
+    end if;
+    update waits set state = 'answered', answer = in_answer, answered_by = who, ended_at = standfast.now()
+     where thread_id = thread and id = wait;
+    update threads set due_at = standfast.now(), updated_at = standfast.now() where id = thread;
+    return query select 'done', who;
+end $$;

@@ -1,0 +1,251 @@
+"""The ledger's rows: every intended effect and every attempt at it.
+
+Invariant: an operation is begun, and its end recorded, only under the thread's lease and in one transaction
+each; what has been recorded once is never overwritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from psycopg.rows import DictRow
+
+from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.lease import Lease, worker_name
+from standfast.checkpoint.seal import Sealer
+from standfast.checkpoint.statements import statements
+
+_SQL = statements("operations")
+
+State = Literal["planned", "executing", "succeeded", "failed", "unknown", "reconciled"]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One intended effect. `id` is made before the first attempt and is the key of every attempt."""
+
+    id: str
+    run_id: str
+    kind: Literal["tool", "model"]
+    name: str
+    namespace: str
+    turn: int
+    index: int
+    effect: str
+    digest: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What beginning an attempt found: `executing` means go on, anything else is the recorded end."""
+
+    state: State
+    attempt: int
+    result: Any
+    failure_class: str | None
+    failure_message: str | None
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One operation as the ledger knows it."""
+
+    id: str
+    run_id: str
+    kind: str
+    name: str
+    namespace: str
+    turn: int
+    index: int
+    effect: str
+    digest: str
+    state: State
+    arguments: Mapping[str, Any]
+    result: Any
+    failure_class: str | None
+    failure_message: str | None
+    attempts: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One attempt at an operation."""
+
+    operation_id: str
+    number: int
+    worker: str
+    state: str
+    started_at: datetime
+    ended_at: datetime | None
+    failure_class: str | None
+    failure_message: str | None
+
+
+class Operations:
+    """The rows of operations and attempts."""
+
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        self._database = database
+        self._sealer = sealer
+
+    async def begin(
+        self, lease: Lease, call: Call, *, needs_grant: bool = False, policy_version: str | None = None
+    ) -> Begun:
+        """Record that an attempt begins, checking and consuming the grant in the same transaction.
+
+        Raises `NotGranted`, `OperationMismatch` (the id was recorded for another call) and `LeaseLost`.
+        """
+        params = self._begin_params(lease, call, needs_grant, policy_version)
+        row = await self._database.fetch_one(_SQL["begin"], params)
+        assert row is not None
+        return self._begun(lease, call, row)
+
+    async def transact(
+        self,
+        lease: Lease,
+        call: Call,
+        effect: Callable[[Connection, int], Awaitable[Any]],
+        *,
+        needs_grant: bool = False,
+        policy_version: str | None = None,
+    ) -> tuple[Begun, Any]:
+        """Begin, effect and end in one transaction: (what beginning found, the effect's result).
+
+        What the effect raises rolls everything back and comes out as it is. The connection is inside a
+        transaction block, in which psycopg refuses `commit`.
+        """
+        params = self._begin_params(lease, call, needs_grant, policy_version)
+
+        async def work(conn: Connection) -> tuple[Begun, Any]:
+            row = await (await conn.execute(_SQL["begin"], params)).fetchone()
+            assert row is not None
+            begun = self._begun(lease, call, row)
+            if begun.state != "executing":
+                return begun, None
+            result = await effect(conn, begun.attempt)
+            end = {
+                "thread": lease.thread_id,
+                "epoch": lease.epoch,
+                "id": call.id,
+                "attempt": begun.attempt,
+                "state": "succeeded",
+                "result": self.seal_result(lease, call.id, result),
+                "failure_class": None,
+                "failure_message": None,
+            }
+            await conn.execute(_SQL["finish"], end)
+            return begun, result
+
+        return await self._database.run(work)
+
+    def _begin_params(
+        self, lease: Lease, call: Call, needs_grant: bool, policy_version: str | None
+    ) -> dict[str, Any]:
+        at = ("operations", lease.thread_id, call.id, "arguments")
+        return {
+            "thread": lease.thread_id,
+            "epoch": lease.epoch,
+            "id": call.id,
+            "run": call.run_id,
+            "kind": call.kind,
+            "name": call.name,
+            "namespace": call.namespace,
+            "turn": call.turn,
+            "index": call.index,
+            "effect": call.effect,
+            "digest": call.digest,
+            "arguments": self._sealer.seal(dict(call.arguments), at=at),
+            "worker": worker_name(),
+            "needs_grant": needs_grant,
+            "policy_version": policy_version,
+        }
+
+    def _begun(self, lease: Lease, call: Call, row: DictRow) -> Begun:
+        return Begun(
+            state=row["state"],
+            attempt=row["attempt"],
+            result=self._open(row["result"], ("operations", lease.thread_id, call.id, "result")),
+            failure_class=row["failure_class"],
+            failure_message=row["failure_message"],
+        )
+
+    def seal_result(self, lease: Lease, operation_id: str, result: Any) -> bytes:
+        """The result as it will be stored. Raises `UnstorableValue`."""
+        return self._sealer.seal(result, at=("operations", lease.thread_id, operation_id, "result"))
+
+    async def finish(
+        self,
+        lease: Lease,
+        operation_id: str,
+        attempt: int,
+        state: State,
+        *,
+        sealed_result: bytes | None = None,
+        failure_class: str | None = None,
+        failure_message: str | None = None,
+    ) -> None:
+        """Record how the attempt ended; `planned` means that it failed and another may follow."""
+        params = {
+            "thread": lease.thread_id,
+            "epoch": lease.epoch,
+            "id": operation_id,
+            "attempt": attempt,
+            "state": state,
+            "result": sealed_result,
+            "failure_class": failure_class,
+            "failure_message": failure_message,
+        }
+        await self._database.fetch(_SQL["finish"], params)
+
+    async def list(self, thread_id: str, run_id: str | None = None) -> list[Operation]:
+        """The operations of a thread, or of one run, oldest first."""
+        rows = await self._database.fetch(_SQL["list"], {"thread": thread_id, "run": run_id})
+        return [self._operation(thread_id, row) for row in rows]
+
+    async def attempts(self, thread_id: str) -> Sequence[Attempt]:
+        """All attempts of a thread, oldest first."""
+        rows = await self._database.fetch(_SQL["attempts"], {"thread": thread_id})
+        return [
+            Attempt(
+                operation_id=row["operation_id"],
+                number=row["number"],
+                worker=row["worker"],
+                state=row["state"],
+                started_at=row["started_at"],
+                ended_at=row["ended_at"],
+                failure_class=row["failure_class"],
+                failure_message=row["failure_message"],
+            )
+            for row in rows
+        ]
+
+    def _operation(self, thread_id: str, row: DictRow) -> Operation:
+        at = ("operations", thread_id, row["id"])
+        return Operation(
+            id=row["id"],
+            run_id=row["run_id"],
+            kind=row["kind"],
+            name=row["name"],
+            namespace=row["namespace"],
+            turn=row["turn"],
+            index=row["index"],
+            effect=row["effect"],
+            digest=row["digest"],
+            state=row["state"],
+            arguments=self._open(row["arguments"], (*at, "arguments")),
+            result=self._open(row["result"], (*at, "result")),
+            failure_class=row["failure_class"],
+            failure_message=row["failure_message"],
+            attempts=row["attempts"],
+            created_at=row["created_at"],
+            updated_at=row["updated_at"],
+        )
+
+    def _open(self, sealed: bytes | None, at: tuple[str, ...]) -> Any:
+        return None if sealed is None else self._sealer.unseal(sealed, at=at)

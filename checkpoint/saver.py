@@ -1,0 +1,437 @@
+"""LangGraph's Postgres saver under a lease: fenced, one transaction for each step, closed to foreign types.
+
+Invariants:
+- Everything that is written checks the lease's epoch in the same transaction; a checkpoint also checks that it
+  follows the head of its namespace.
+- The writes of a step are held and ride in the transaction of its checkpoint. If none comes within a few turns
+  of the event loop (a slow sibling is still running) they are flushed on their own, so that what has finished
+  stays finished. `aput_writes` takes its place before its first await and never waits for a flush: LangGraph
+  may await it before the checkpoint that would carry the rows.
+- All values stand in sealed columns; the checkpoint's JSONB holds versions only.
+
+One object serves one lease, over the shared pool. The SQL of the parent class is used as it is; it is private
+to langgraph-checkpoint-postgres, and a canary test watches it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, NoReturn
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_id,
+)
+from langgraph.checkpoint.base import writes_sort_key as sort_key
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from psycopg import AsyncCursor
+from psycopg.rows import DictRow
+from psycopg.types.json import Jsonb
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.lease import Lease
+from standfast.checkpoint.seal import RowIdentity, Sealer
+from standfast.checkpoint.statements import statements
+
+_SQL = statements("checkpoints")
+_TURNS: Final = 8  # measured: at most one turn lies between a step's last write and its checkpoint
+_AT_ONCE: Final = frozenset({"__error_source_node__"})  # an error handler must not run beside a lost marker
+_METADATA: Final = frozenset({"source", "step", "parents", "run_id", "counters_since_delta_snapshot"})
+
+_TAG: Final = "standfast"  # in the rows' type column: a sealed value, see standfast.checkpoint.seal
+
+_Statement = tuple[str, tuple[Any, ...]]
+
+
+class LeasedSaver(AsyncPostgresSaver):
+    """A saver for one drive under `lease`; without a lease it only reads.
+
+    `forked` lets the first checkpoint of each namespace follow an older one than the head. `check_head` is
+    switched off only by the conformance suite, which writes several roots. `metadata_keys` are stored beside
+    the ones that LangGraph itself needs; nothing else of a run's configuration is.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        sealer: Sealer,
+        lease: Lease | None = None,
+        *,
+        check_head: bool = True,
+        forked: bool = False,
+        metadata_keys: frozenset[str] = frozenset(),
+    ) -> None:
+        super().__init__(database.pool, serde=_SealedValues(sealer))
+        self.database = database
+        self.sealer = sealer
+        self.lease = lease
+        self._check_head = check_head
+        self._forked = forked
+        self._metadata_keys = _METADATA | metadata_keys
+        self._held: list[_Statement] = []
+        self._mutex = asyncio.Lock()
+        self._turns_left = 0
+        self._counting = False
+        self._flusher: asyncio.Task[None] | None = None
+        self._written: set[str] = set()
+        # Under a lease on a thread without checkpoints, what this saver has not written does not exist.
+        self._fresh = lease is not None and lease.head is None
+
+    # -- writing
+
+    async def aput_writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
+    ) -> None:
+        self._require_lease(config)
+        where = config["configurable"]
+        upsert = all(channel in WRITES_IDX_MAP for channel, _ in writes)
+        statement = self.UPSERT_CHECKPOINT_WRITES_SQL if upsert else self.INSERT_CHECKPOINT_WRITES_SQL
+        rows = self._dump_writes(
+            where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path, writes
+        )
+        self._held.extend((statement, row) for row in rows)
+        if any(channel in _AT_ONCE for channel, _ in writes):
+            await self.aflush()
+        else:
+            self._arm()
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        self._require_lease(config)
+        where = config["configurable"]
+        thread, namespace, parent = where["thread_id"], where.get("checkpoint_ns", ""), where.get("checkpoint_id")
+        values = checkpoint["channel_values"]
+        versions = {channel: version for channel, version in new_versions.items() if channel in values}
+        blobs = self._dump_blobs(thread, namespace, values, versions)
+        stripped = {
+            **checkpoint,
+            "channel_values": {name: True for name, value in values.items() if isinstance(value, _DeltaSnapshot)},
+        }
+        statements: list[_Statement] = []
+        if self._check_head:
+            forked = self._forked and namespace not in self._written
+            statements.append((_SQL["assert_head"], (thread, namespace, parent, checkpoint["id"], forked)))  # type: ignore[arg-type]
+        statements.extend((self.UPSERT_CHECKPOINT_BLOBS_SQL, row) for row in blobs)
+        statements.append(
+            (
+                self.UPSERT_CHECKPOINTS_SQL,
+                (
+                    thread,
+                    namespace,
+                    checkpoint["id"],
+                    parent,
+                    Jsonb(stripped),
+                    Jsonb(self._metadata(config, metadata)),
+                ),
+            )
+        )
+        await self._commit(statements)
+        self._written.add(namespace)
+        reach("saver.committed")
+        return {
+            "configurable": {
+                "thread_id": thread,
+                "checkpoint_ns": namespace,
+                "checkpoint_id": checkpoint["id"],
+            }
+        }
+
+    @property
+    def has_written(self) -> bool:
+        """Whether a checkpoint of this saver is committed."""
+        return bool(self._written)
+
+    async def aflush(self) -> None:
+        """Commit what is held. Call it before anybody is told of an interrupt or an end."""
+        if self._flusher is not None:
+            await asyncio.wait([self._flusher])
+        if self._held:
+            await self._commit([])
+
+    async def _commit(self, statements: list[_Statement]) -> None:
+        async with self._mutex:  # a commit in flight took its rows before ours: keep the order
+            held, self._held = self._held, []
+            try:
+                await self._transaction([*held, *statements])
+            except BaseException:
+                self._held = held + self._held  # every statement may be sent again
+                raise
+        self._arm()
+
+    async def _transaction(self, sent: Sequence[_Statement]) -> None:
+        lease = self.lease
+        assert lease is not None
+        lease.require()
+
+        async def work(conn: Connection) -> None:
+            cursor = conn.cursor(binary=True)
+            await cursor.execute(_SQL["assert_lease"], (lease.thread_id, lease.epoch))
+            for statement, row in sent:
+                await cursor.execute(statement, row)
+            reach("saver.fenced")
+
+        try:
+            await self.database.run(work, pipeline=True)
+        except errors.LeaseLost as error:
+            raise lease.lose("a newer epoch holds the thread") from error
+
+    # -- flushing by turns of the loop
+
+    def _arm(self) -> None:
+        if self._held:
+            self._turns_left = _TURNS
+            if not self._counting:
+                self._counting = True
+                self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        # Not counted while a transaction is in flight: its end arms again, and the checkpoint that is about
+        # to come takes the rows along.
+        if not self._held or self._mutex.locked():
+            self._counting = False
+            return
+        self._turns_left -= 1
+        if self._turns_left > 0:
+            self.loop.call_soon(self._turn)
+            return
+        self._counting = False
+        self._flusher = self.loop.create_task(self._flush_quietly())
+
+    async def _flush_quietly(self) -> None:
+        try:
+            await self._commit([])
+        except errors.StandfastError:
+            pass  # the rows were put back; whoever commits or flushes next raises it
+        finally:
+            self._flusher = None
+
+    # -- reading: what is held is flushed first
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        await self._before_reading()
+        if self._fresh and not self._written:
+            return None
+        return await self._again(lambda: AsyncPostgresSaver.aget_tuple(self, config))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        await self._before_reading()
+        async for found in super().alist(config, filter=filter, before=before, limit=limit):
+            yield found
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        await self._before_reading()
+        return await self._again(
+            lambda: AsyncPostgresSaver.aget_delta_channel_history(self, config=config, channels=channels)
+        )
+
+    async def live_namespaces(self, thread_id: str, prefix: str) -> list[str]:
+        """The namespaces of subgraph calls in flight directly below `prefix` (such as `operation:`)."""
+        await self._before_reading()
+        rows = await self.database.fetch(_SQL["live_namespaces"], {"thread": thread_id, "prefix": prefix})
+        return [row["checkpoint_ns"] for row in rows]
+
+    async def _before_reading(self) -> None:
+        if self._held or self._flusher is not None:
+            await self.aflush()
+
+    async def _again(self, read: Callable[[], Awaitable[Any]]) -> Any:
+        return await self.database.again(read)
+
+    # -- whole threads
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        self._require_lease({"configurable": {"thread_id": thread_id}})
+        await self._before_reading()
+        await self._transaction([(_SQL[name], (thread_id,)) for name in _DELETE])  # type: ignore[misc]
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Delete the checkpoints of these runs, of the leased thread, with their writes and unused blobs."""
+        self._require_lease(None)
+        await self._before_reading()
+        assert self.lease is not None
+        params = (self.lease.thread_id, list(run_ids))
+        await self._transaction([(_SQL["delete_runs"], params), (_SQL["delete_orphans"], params[:1])])  # type: ignore[list-item]
+
+    async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        for thread_id in thread_ids:
+            self._require_lease({"configurable": {"thread_id": thread_id}})
+        await self._before_reading()
+        await super().aprune(thread_ids, strategy=strategy)
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copy a thread's whole chain; the lease is the target's. Open questions keep their ids."""
+        self._require_lease({"configurable": {"thread_id": target_thread_id}})
+        await self._before_reading()
+        params = (target_thread_id, source_thread_id)
+        await self._transaction([(_SQL[name], params) for name in _COPY])  # type: ignore[misc]
+        self._fresh = False
+
+    # -- values
+
+    def _dump_blobs(
+        self, thread_id: str, checkpoint_ns: str, values: dict[str, Any], versions: ChannelVersions
+    ) -> list[tuple[str, str, str, str, str, bytes | None]]:
+        rows: list[tuple[str, str, str, str, str, bytes | None]] = []
+        for name, version in versions.items():
+            at = ("checkpoint_blobs", thread_id, checkpoint_ns, name, str(version))
+            sealed = self.sealer.seal(values[name], at=at, where=f"state[{name!r}]")
+            rows.append((thread_id, checkpoint_ns, name, str(version), _TAG, sealed))
+        return rows
+
+    def _dump_writes(
+        self,
+        thread_id: str,
+        checkpoint_ns: str,
+        checkpoint_id: str,
+        task_id: str,
+        task_path: str,
+        writes: Sequence[tuple[str, Any]],
+    ) -> list[tuple[str, str, str, str, str, int, str, str, bytes]]:
+        rows: list[tuple[str, str, str, str, str, int, str, str, bytes]] = []
+        for index, (channel, value) in enumerate(writes):
+            place = WRITES_IDX_MAP.get(channel, index)
+            at = ("checkpoint_writes", thread_id, checkpoint_ns, checkpoint_id, task_id, str(place))
+            sealed = self.sealer.seal(value, at=at, where=f"state[{channel!r}]")
+            rows.append((thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, place, channel, _TAG, sealed))
+        return rows
+
+    async def _load_checkpoint_tuple(self, value: DictRow) -> CheckpointTuple:
+        thread, namespace = value["thread_id"], value["checkpoint_ns"]
+
+        def config(checkpoint_id: str) -> RunnableConfig:
+            return {
+                "configurable": {
+                    "thread_id": thread,
+                    "checkpoint_ns": namespace,
+                    "checkpoint_id": checkpoint_id,
+                }
+            }
+
+        versions = value["checkpoint"]["channel_versions"]
+        values = {}
+        for raw_name, kind, blob in value["channel_values"] or ():
+            name = raw_name.decode()
+            at = ("checkpoint_blobs", thread, namespace, name, str(versions[name]))
+            values[name] = self._load(kind, blob, at, name)
+        pending = []
+        for task, raw_channel, kind, blob, _, index in sorted(
+            value["pending_writes"] or (), key=lambda row: sort_key(row[4].decode(), row[0].decode(), int(row[5]))
+        ):
+            channel = raw_channel.decode()
+            at = ("checkpoint_writes", thread, namespace, value["checkpoint_id"], task.decode(), index.decode())
+            pending.append((task.decode(), channel, self._load(kind, blob, at, channel)))
+        parent = value["parent_checkpoint_id"]
+        return CheckpointTuple(
+            config(value["checkpoint_id"]),
+            {**value["checkpoint"], "channel_values": values},
+            value["metadata"],
+            config(parent) if parent else None,
+            pending,
+        )
+
+    def _load(self, kind: bytes, blob: bytes, at: RowIdentity, channel: str) -> Any:
+        where = f"thread {at[1]!r}, state[{channel!r}]"
+        if kind.decode() != _TAG:
+            raise _foreign(kind.decode(), where)
+        return self.sealer.unseal(blob, at=at, where=where)
+
+    def _metadata(self, config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
+        known = {**config.get("metadata", {}), **metadata}
+        return {key: known[key] for key in self._metadata_keys if key in known}
+
+    # -- guards
+
+    def _require_lease(self, config: RunnableConfig | None) -> None:
+        if self.lease is None:
+            raise errors.UsageError(
+                "this saver has no lease and only reads; write through Runtime, or through standalone()"
+            )
+        self.lease.require()
+        thread = self.lease.thread_id if config is None else config["configurable"]["thread_id"]
+        if thread != self.lease.thread_id:
+            raise errors.UsageError(f"this saver holds the lease of {self.lease.thread_id!r}, not of {thread!r}")
+
+    @asynccontextmanager
+    async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
+        # The parent's reads come here: no process-wide lock, one pool connection each.
+        async with self.database.reading() as conn:
+            if pipeline:
+                async with conn.pipeline(), conn.cursor(binary=True) as cursor:
+                    yield cursor
+            else:
+                async with conn.cursor(binary=True) as cursor:
+                    yield cursor
+
+    def with_allowlist(self, extra_allowlist: Any) -> LeasedSaver:
+        return self  # the codec's registry is the only allow-list
+
+    def _refuse_in_loop(self) -> None:
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            return
+        if running is self.loop:
+            raise errors.WrongLoop("a blocking storage call inside the event loop would hang; use its async twin")
+
+    def put(self, *args: Any, **kwargs: Any) -> RunnableConfig:
+        self._refuse_in_loop()
+        return super().put(*args, **kwargs)
+
+    def put_writes(self, *args: Any, **kwargs: Any) -> None:
+        self._refuse_in_loop()
+        super().put_writes(*args, **kwargs)
+
+    async def setup(self) -> NoReturn:
+        raise errors.UsageError("the schema is made by standfast.checkpoint.migrate, not by the saver")
+
+
+class _SealedValues:
+    """LangGraph's serializer protocol, for the parent's reads of a delta channel's history."""
+
+    def __init__(self, sealer: Sealer) -> None:
+        self._sealer = sealer
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        return _TAG, self._sealer.seal(obj, at=("checkpoint",), where="state")
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        if data[0] != _TAG:
+            raise _foreign(data[0], "state")
+        return self._sealer.unseal(data[1], at=("checkpoint",), where="state")
+
+
+def _foreign(kind: str, where: str) -> errors.UnknownStoredType:
+    return errors.UnknownStoredType(
+        f"{where} is stored as {kind!r}, which only another saver reads; it was left as it is",
+        type_name=kind,
+        path=where,
+    )
+
+
+_DELETE: Final = ("delete_checkpoints", "delete_blobs", "delete_writes")
+_COPY: Final = ("copy_checkpoints", "copy_blobs", "copy_writes")

@@ -1,0 +1,49 @@
+-- name: fence
+select assert_lease_1(%(thread)s, %(epoch)s)
+
+-- name: withdraw
+update approvals set state = 'withdrawn', decided_at = standfast.now()
+ where thread_id = %(thread)s and id = %(id)s and state = 'open'
+
+-- name: now
+select standfast.now() as now
+
+-- name: plan
+insert into operations (thread_id, id, run_id, kind, name, namespace, turn, index, effect, digest, arguments)
+values (%(thread)s, %(operation_id)s, %(run)s, 'tool', %(operation)s, %(namespace)s, %(turn)s, %(index)s,
+        %(effect)s, %(operation_digest)s, %(arguments)s)
+on conflict (thread_id, id) do nothing
+
+-- name: open
+insert into approvals (thread_id, id, run_id, operation_id, operation, round, digest, operation_digest,
+                       policy_version, arguments, request, requested_by, expires_at)
+values (%(thread)s, %(id)s, %(run)s, %(operation_id)s, %(operation)s, %(round)s, %(digest)s, %(operation_digest)s,
+        %(policy_version)s, %(approval_arguments)s, %(request)s, %(requested_by)s, %(expires_at)s)
+on conflict (thread_id, id) do nothing
+
+-- name: get
+select a.*, a.run_id::text as run, d.id::text as decision_id, d.decision, d.principal, d.vouched, d.self_approved, d.reason, d.response
+  from approvals a
+  left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
+                      order by d.decided_at desc limit 1) d on true
+ where a.id = %(id)s
+
+-- name: list
+select a.*, a.run_id::text as run, d.id::text as decision_id, d.decision, d.principal, d.vouched, d.self_approved, d.reason, d.response
+  from approvals a
+  left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
+                      order by d.decided_at desc limit 1) d on true
+ where (%(thread)s::text is null or a.thread_id = %(thread)s)
+   and (%(state)s::text is null or a.state = %(state)s)
+   and not (%(state)s::text = 'open' and a.expires_at <= standfast.now())
+ order by a.requested_at desc, a.id
+ limit %(limit)s
+
+-- name: decide
+select verdict, state, digest from decide_1(
+    %(id)s, %(decision_id)s, %(decision)s, %(principal)s, %(vouched)s, %(seen)s, %(reason)s, %(response)s,
+    %(arguments)s, %(operation_digest)s, %(digest)s)
+
+-- name: expire
+select expire_approval_1(thread_id, id) from approvals
+ where thread_id = %(thread)s and state = 'open' and expires_at <= standfast.now()

@@ -1,0 +1,83 @@
+-- name: accept
+select *, standfast.now() as accepted_at from accept_run_1(
+    %(thread)s, %(tenant)s, %(owner)s, %(graph)s, %(version)s, %(fingerprint)s, %(run)s, %(requested_by)s,
+    %(vouched)s, %(model)s, %(collection)s, %(input)s, %(settings)s, %(holder)s, %(worker)s, %(seconds)s)
+
+-- name: take_due
+select take_due_1(%(thread)s, %(epoch)s) as cancelling
+
+-- name: put_wait
+insert into waits (thread_id, id, run_id, kind, approval_id, node, request)
+values (%(thread)s, %(id)s, %(run)s, %(kind)s, %(approval)s, %(node)s, %(request)s)
+on conflict (thread_id, id) do nothing
+
+-- name: withdraw_waits
+update waits set state = 'withdrawn', ended_at = standfast.now()
+ where thread_id = %(thread)s and run_id = %(run)s and state = 'open' and id <> all(%(listed)s)
+
+-- name: settle_waits
+update waits w set state = 'answered', ended_at = standfast.now()
+  from approvals a
+ where w.thread_id = %(thread)s and w.state = 'open' and a.thread_id = w.thread_id and a.id = w.approval_id
+   and a.state <> 'open'
+
+-- name: park
+select park_1(%(thread)s, %(epoch)s,
+              (select min(expires_at) from approvals where thread_id = %(thread)s and state = 'open')) as parked
+
+-- name: end
+select end_run_1(%(thread)s, %(epoch)s, %(run)s, %(state)s, %(reason)s, %(outcome)s)
+
+-- name: get
+select t.id, t.uuid::text, t.tenant, t.owner, t.graph, t.version, t.fingerprint, t.run_id::text, t.epoch,
+       t.lease_worker, t.due_at, t.cancel_requested_at, t.crashes, t.created_at, t.updated_at,
+       t.lease_holder is not null and t.lease_expires_at > standfast.now() as leased,
+       t.lease_holder is not null and t.lease_expires_at <= standfast.now() as abandoned,
+       t.due_at is not null and t.due_at <= standfast.now() as due,
+       r.number, r.state as run_state, r.reason, r.accepted_at, r.ended_at,
+       exists (select 1 from waits w where w.thread_id = t.id and w.state = 'open') as waiting
+  from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
+ where t.id = %(thread)s
+
+-- name: list
+select t.id, t.uuid::text, t.tenant, t.owner, t.graph, t.version, t.fingerprint, t.run_id::text, t.epoch,
+       t.lease_worker, t.due_at, t.cancel_requested_at, t.crashes, t.created_at, t.updated_at,
+       t.lease_holder is not null and t.lease_expires_at > standfast.now() as leased,
+       t.lease_holder is not null and t.lease_expires_at <= standfast.now() as abandoned,
+       t.due_at is not null and t.due_at <= standfast.now() as due,
+       r.number, r.state as run_state, r.reason, r.accepted_at, r.ended_at,
+       exists (select 1 from waits w where w.thread_id = t.id and w.state = 'open') as waiting
+  from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
+ where t.tenant = 'default' and (%(before)s::timestamptz is null or t.updated_at < %(before)s)
+ order by t.updated_at desc, t.id
+ limit %(limit)s
+
+-- name: run
+select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
+       deadline, accepted_at, ended_at
+  from runs where thread_id = %(thread)s and id = %(run)s
+
+-- name: runs
+select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
+       deadline, accepted_at, ended_at
+  from runs where thread_id = %(thread)s order by number
+
+-- name: waits
+select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, opened_at, ended_at
+  from waits where thread_id = %(thread)s and run_id = %(run)s order by opened_at, id
+
+-- name: answer
+select verdict, answered_by from answer_1(%(thread)s, %(wait)s, %(answer)s, %(who)s)
+
+-- name: cancel
+update threads t
+   set cancel_requested_at = coalesce(t.cancel_requested_at, standfast.now()), due_at = standfast.now()
+  from runs r
+ where t.id = %(thread)s and r.thread_id = t.id and r.id = t.run_id and r.state in ('open', 'needs_attention')
+returning t.id
+
+-- name: reopen
+update runs set state = 'open', reason = null
+ where thread_id = %(thread)s and id = %(run)s and state = 'needs_attention'
+   and assert_lease_1(%(thread)s, %(epoch)s) is not null
+returning id

@@ -1,0 +1,39 @@
+"""Everything that one runtime keeps in Postgres, opened together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from standfast.checkpoint.approvals import Approvals
+from standfast.checkpoint.codec import Codec
+from standfast.checkpoint.database import Database
+from standfast.checkpoint.documents import Documents
+from standfast.checkpoint.operations import Operations
+from standfast.checkpoint.seal import Sealer
+from standfast.checkpoint.stored_types import TypeRegistry
+from standfast.checkpoint.threads import Threads
+
+
+@dataclass(frozen=True)
+class Store:
+    """The rows by noun, over one pool and one registry of types."""
+
+    database: Database
+    sealer: Sealer
+    threads: Threads
+    operations: Operations
+    approvals: Approvals
+    documents: Documents
+
+    @classmethod
+    def over(cls, database: Database, registry: TypeRegistry) -> Store:
+        """The store over an open database; values hold the registry's types and no others."""
+        sealer = Sealer(Codec(registry))
+        return cls(
+            database,
+            sealer,
+            Threads(database, sealer),
+            Operations(database, sealer),
+            Approvals(database, sealer),
+            Documents(database),
+        )

@@ -1,0 +1,367 @@
+"""Threads, runs and waits as rows: accepting a run, looking at what is due, parking, ending, answering.
+
+Invariant: what a person or a caller commits (a run, an answer, a cancellation) sets the thread's due mark in
+the same transaction and takes no lease; what a driver commits checks its lease in the same transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Literal
+
+from psycopg.rows import DictRow
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.lease import Lease, claimed, new_holder, worker_name
+from standfast.checkpoint.seal import Sealer
+from standfast.checkpoint.statements import statements
+
+_SQL = statements("threads")
+
+
+class Status(StrEnum):
+    """What a thread's latest run is doing."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    NEEDS_ATTENTION = "needs_attention"
+
+
+@dataclass(frozen=True)
+class Thread:
+    """One thread, as its small columns tell; its state is not read."""
+
+    id: str
+    uuid: str
+    graph: str
+    version: str
+    fingerprint: str
+    run_id: str | None
+    status: Status
+    reason: str | None
+    worker: str | None
+    crashes: int
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is fixed with a run at its acceptance, so that any process goes on the same. Paths are absolute."""
+
+    context: Any = None
+    reports_dir: str | None = None
+    reports_url: str | None = None
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """A request to be accepted."""
+
+    thread_id: str
+    run_id: str
+    graph: str
+    version: str
+    fingerprint: str
+    input: Any
+    requested_by: str
+    vouched: bool
+    model: str | None = None
+    collection_id: str | None = None
+    settings: Settings = field(default_factory=Settings)
+    tenant: str = "default"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run, with its sealed values opened."""
+
+    thread_id: str
+    id: str
+    number: int
+    state: str
+    reason: str | None
+    requested_by: str
+    vouched: bool
+    model: str | None
+    collection_id: str | None
+    input: Any
+    settings: Settings
+    outcome: Any
+    accepted_at: datetime
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Wait:
+    """One question of the graph: an approval, or any other interrupt."""
+
+    id: str
+    run_id: str
+    kind: Literal["approval", "question"]
+    approval_id: str | None
+    node: str
+    request: Any
+    state: Literal["open", "answered", "withdrawn"]
+    answer: Any
+    answered_by: str | None
+    opened_at: datetime
+
+
+class Threads:
+    """The rows of threads, runs and waits."""
+
+    def __init__(self, database: Database, sealer: Sealer) -> None:
+        self._database = database
+        self._sealer = sealer
+
+    async def accept(self, new: NewRun, *, lease_seconds: float | None = None) -> tuple[Run, Lease | None]:
+        """Commit thread, run and due mark; with `lease_seconds` take the lease in the same transaction.
+
+        The lease is None if none was asked for or another process has it already. The same run id
+        sent again changes nothing. Raises `ThreadBusy`, and `InvalidRequest` for a thread of another graph.
+        """
+        holder = new_holder() if lease_seconds is not None else None
+        at = ("runs", new.thread_id, new.run_id)
+        params = {
+            "thread": new.thread_id,
+            "tenant": new.tenant,
+            "owner": new.requested_by,
+            "graph": new.graph,
+            "version": new.version,
+            "fingerprint": new.fingerprint,
+            "run": new.run_id,
+            "requested_by": new.requested_by,
+            "vouched": new.vouched,
+            "model": new.model,
+            "collection": new.collection_id,
+            "input": self._sealer.seal(new.input, at=(*at, "input")),
+            "settings": self._sealer.seal(_settings_dict(new.settings), at=(*at, "settings")),
+            "holder": holder,
+            "worker": worker_name(),
+            "seconds": lease_seconds,
+        }
+        row = await self._database.fetch_one(_SQL["accept"], params)
+        assert row is not None
+        if row["verdict"] == "busy":
+            raise errors.ThreadBusy(
+                f"thread {new.thread_id!r} has an unfinished run ({row['open_state']}); nothing was started. "
+                f"Carry it on with: standfast resume {new.thread_id}",
+                thread_id=new.thread_id,
+                run_id=str(row["open_run"]),
+            )
+        if row["verdict"] == "other_graph":
+            raise errors.InvalidRequest(
+                f"thread {new.thread_id!r} belongs to graph {row['known_graph']!r}, not {new.graph!r}; "
+                "choose another thread id",
+                thread_id=new.thread_id,
+            )
+        run = Run(
+            thread_id=new.thread_id,
+            id=new.run_id,
+            number=row["run_number"],
+            state="open",
+            reason=None,
+            requested_by=new.requested_by,
+            vouched=new.vouched,
+            model=new.model,
+            collection_id=new.collection_id,
+            input=new.input,
+            settings=new.settings,
+            outcome=None,
+            accepted_at=row["accepted_at"],
+            ended_at=None,
+        )
+        if holder is None or row["epoch"] is None:
+            return run, None
+        assert lease_seconds is not None
+        return run, claimed(new.thread_id, holder, lease_seconds, row["epoch"], row["head"])
+
+    async def reopen(self, lease: Lease, run_id: str) -> None:
+        """A run that needed attention is driven again because somebody said so."""
+        params = {"thread": lease.thread_id, "epoch": lease.epoch, "run": run_id}
+        await self._database.fetch(_SQL["reopen"], params)
+
+    async def take_due(self, lease: Lease) -> bool:
+        """Mark what is due as seen; True if cancellation was asked for."""
+        row = await self._database.fetch_one(_SQL["take_due"], {"thread": lease.thread_id, "epoch": lease.epoch})
+        assert row is not None
+        return bool(row["cancelling"])
+
+    async def park(self, lease: Lease, run_id: str, open_waits: Sequence[Wait]) -> bool:
+        """Write the waits and give the lease up; False if something came meanwhile (the lease is kept)."""
+        params: dict[str, Any] = {"thread": lease.thread_id, "epoch": lease.epoch, "run": run_id}
+
+        async def work(conn: Connection) -> bool:
+            for wait in open_waits:
+                at = ("waits", lease.thread_id, wait.id, "request")
+                await conn.execute(
+                    _SQL["put_wait"],
+                    {
+                        **params,
+                        "id": wait.id,
+                        "kind": wait.kind,
+                        "approval": wait.approval_id,
+                        "node": wait.node,
+                        "request": self._sealer.seal(wait.request, at=at),
+                    },
+                )
+            await conn.execute(_SQL["withdraw_waits"], {**params, "listed": [one.id for one in open_waits]})
+            await conn.execute(_SQL["settle_waits"], params)
+            row = await (await conn.execute(_SQL["park"], params)).fetchone()
+            return row is not None and bool(row["parked"])
+
+        return await self._database.run(work)
+
+    async def end(
+        self, lease: Lease, run_id: str, state: str, *, reason: str | None = None, outcome: Any = None
+    ) -> None:
+        """End the run, withdraw what it still asks, give the lease up."""
+        sealed = None
+        if outcome is not None:
+            sealed = self._sealer.seal(outcome, at=("runs", lease.thread_id, run_id, "outcome"))
+        params = {
+            "thread": lease.thread_id,
+            "epoch": lease.epoch,
+            "run": run_id,
+            "state": state,
+            "reason": reason,
+            "outcome": sealed,
+        }
+        await self._database.fetch(_SQL["end"], params)
+
+    async def get(self, thread_id: str) -> Thread:
+        """One thread. Raises `UnknownThread`."""
+        row = await self._database.fetch_one(_SQL["get"], {"thread": thread_id})
+        if row is None:
+            raise errors.UnknownThread(f"there is no thread {thread_id!r}; see: standfast threads", thread_id=thread_id)
+        return _thread(row)
+
+    async def list(self, *, limit: int = 50, before: datetime | None = None) -> list[Thread]:
+        """The threads that changed last, newest first, in pages: pass the last `updated_at` as `before`."""
+        rows = await self._database.fetch(_SQL["list"], {"limit": limit, "before": before})
+        return [_thread(row) for row in rows]
+
+    async def run(self, thread_id: str, run_id: str) -> Run:
+        """One run of a thread."""
+        row = await self._database.fetch_one(_SQL["run"], {"thread": thread_id, "run": run_id})
+        if row is None:
+            raise errors.UnknownThread(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id)
+        return self._run(thread_id, row)
+
+    async def runs(self, thread_id: str) -> Sequence[Run]:
+        """All runs of a thread, oldest first."""
+        return [
+            self._run(thread_id, row) for row in await self._database.fetch(_SQL["runs"], {"thread": thread_id})
+        ]
+
+    async def waits(self, thread_id: str, run_id: str) -> Sequence[Wait]:
+        """All waits of a run, ended ones too, oldest first."""
+        rows = await self._database.fetch(_SQL["waits"], {"thread": thread_id, "run": run_id})
+        return [self._wait(thread_id, row) for row in rows]
+
+    async def answer(self, thread_id: str, wait_id: str, value: Any, who: str) -> None:
+        """Answer an open question. Raises `UnknownQuestion` or `AlreadyDecided`."""
+        sealed = self._sealer.seal(value, at=("waits", thread_id, wait_id, "answer"))
+        row = await self._database.fetch_one(
+            _SQL["answer"], {"thread": thread_id, "wait": wait_id, "answer": sealed, "who": who}
+        )
+        assert row is not None
+        if row["verdict"] == "unknown":
+            raise errors.UnknownQuestion(
+                f"thread {thread_id!r} has no question {wait_id!r}; see: standfast show {thread_id}",
+                thread_id=thread_id,
+                question_id=wait_id,
+            )
+        if row["verdict"] != "done":
+            by = row["answered_by"]
+            raise errors.AlreadyDecided(
+                f"question {wait_id!r} of thread {thread_id!r} is {row['verdict']}" + (f" by {by}" if by else ""),
+                thread_id=thread_id,
+                decision=row["verdict"],
+                by=by,
+            )
+
+    async def request_cancel(self, thread_id: str) -> bool:
+        """Ask for the unfinished run's cancellation; False if there is none to cancel."""
+        return await self._database.fetch_one(_SQL["cancel"], {"thread": thread_id}) is not None
+
+    def _run(self, thread_id: str, row: DictRow) -> Run:
+        at = ("runs", thread_id, row["id"])
+        outcome = row["outcome"]
+        return Run(
+            thread_id=thread_id,
+            id=row["id"],
+            number=row["number"],
+            state=row["state"],
+            reason=row["reason"],
+            requested_by=row["requested_by"],
+            vouched=row["vouched"],
+            model=row["model"],
+            collection_id=row["collection_id"],
+            input=self._sealer.unseal(row["input"], at=(*at, "input")),
+            settings=Settings(**self._sealer.unseal(row["settings"], at=(*at, "settings"))),
+            outcome=None if outcome is None else self._sealer.unseal(outcome, at=(*at, "outcome")),
+            accepted_at=row["accepted_at"],
+            ended_at=row["ended_at"],
+        )
+
+    def _wait(self, thread_id: str, row: DictRow) -> Wait:
+        at = ("waits", thread_id, row["id"])
+        answer = row["answer"]
+        return Wait(
+            id=row["id"],
+            run_id=row["run_id"],
+            kind=row["kind"],
+            approval_id=row["approval_id"],
+            node=row["node"],
+            request=self._sealer.unseal(row["request"], at=(*at, "request")),
+            state=row["state"],
+            answer=None if answer is None else self._sealer.unseal(answer, at=(*at, "answer")),
+            answered_by=row["answered_by"],
+            opened_at=row["opened_at"],
+        )
+
+
+def _settings_dict(settings: Settings) -> dict[str, Any]:
+    return {
+        "context": settings.context,
+        "reports_dir": settings.reports_dir,
+        "reports_url": settings.reports_url,
+    }
+
+
+def _thread(row: DictRow) -> Thread:
+    return Thread(
+        id=row["id"],
+        uuid=row["uuid"],
+        graph=row["graph"],
+        version=row["version"],
+        fingerprint=row["fingerprint"],
+        run_id=row["run_id"],
+        status=_status(row),
+        reason=row["reason"],
+        worker=row["lease_worker"] if row["leased"] else None,
+        crashes=row["crashes"],
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+    )
+
+
+def _status(row: DictRow) -> Status:
+    """`running` while leased; else the run's end, or what it waits for."""
+    if row["leased"]:
+        return Status.RUNNING
+    if row["run_state"] in (None, "open"):
+        if row["waiting"] and not row["due"] and not row["abandoned"]:
+            return Status.WAITING
+        return Status.QUEUED
+    return Status(row["run_state"])

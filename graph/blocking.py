@@ -1,0 +1,133 @@
+"""`Runtime`: the runtime with a blocking twin of each async method.
+
+Invariant: `async with` runs everything on the caller's loop, `with` on one thread of the runtime's own, which
+also works inside a notebook's running loop. A handle opened one way is refused the other way, by name; a
+blocking call on the runtime's own thread would wait for itself, and is refused too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import Any, ParamSpec, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+from langgraph.types import StateSnapshot
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.threads import Thread
+from standfast.graph.events import StreamEvent
+from standfast.graph.result import Result
+from standfast.graph.runtime import AsyncRuntime
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Runtime(AsyncRuntime):
+    """A durable runtime for one graph, for `with` and for `async with`. See `AsyncRuntime` for its arguments.
+
+    Each `averb` has a blocking twin `verb` with the same arguments.
+    """
+
+    _portal: BlockingPortal | None = None
+    _portal_context: AbstractContextManager[BlockingPortal] | None = None
+    _thread: int | None = None
+
+    def __enter__(self) -> Runtime:
+        context = start_blocking_portal("asyncio", name="standfast-runtime")
+        self._portal = context.__enter__()
+        self._portal_context = context
+        self._thread = self._portal.call(threading.get_ident)
+        try:
+            self._wait(self.__aenter__)
+        except BaseException:
+            self._close_portal()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        try:
+            self._wait(self.__aexit__, *exc)
+        finally:
+            self._close_portal()
+
+    def _close_portal(self) -> None:
+        context, self._portal_context, self._portal = self._portal_context, None, None
+        if context is not None:
+            context.__exit__(None, None, None)
+
+    def invoke(self, request: Any, **options: Any) -> Result:
+        """Blocking twin of `ainvoke`."""
+        return self._wait(lambda: self.ainvoke(request, **options))
+
+    def resume(self, thread_id: object, *answer: Any, **options: Any) -> Result:
+        """Blocking twin of `aresume`."""
+        return self._wait(lambda: self.aresume(thread_id, *answer, **options))
+
+    def cancel(self, thread_id: object) -> Result:
+        """Blocking twin of `acancel`."""
+        return self._wait(self.acancel, thread_id)
+
+    def state(self, thread_id: object) -> StateSnapshot:
+        """Blocking twin of `astate`."""
+        return self._wait(self.astate, thread_id)
+
+    def history(self, thread_id: object, *, limit: int | None = None) -> list[StateSnapshot]:
+        """Blocking twin of `ahistory`."""
+        return self._wait(lambda: self.ahistory(thread_id, limit=limit))
+
+    def threads(self, *, limit: int = 50, before: datetime | None = None) -> list[Thread]:
+        """Blocking twin of `athreads`."""
+        return self._wait(lambda: self.athreads(limit=limit, before=before))
+
+    def approvals(self, *, thread_id: object = None, state: str | None = "open") -> list[Approval]:
+        """Blocking twin of `aapprovals`."""
+        return self._wait(lambda: self.aapprovals(thread_id=thread_id, state=state))
+
+    def stream(self, request: Any, **options: Any) -> Iterator[StreamEvent | Result]:
+        """Blocking twin of `astream`."""
+        events = self.astream(request, **options)
+
+        async def following() -> tuple[bool, StreamEvent | Result | None]:
+            try:
+                return True, await anext(events)
+            except StopAsyncIteration:
+                return False, None
+
+        try:
+            while True:
+                more, event = self._wait(following)
+                if not more:
+                    return
+                assert event is not None
+                yield event
+        finally:
+            self._wait(events.aclose)  # type: ignore[attr-defined]
+
+    def _wait(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a coroutine function on the runtime's thread and wait; Ctrl-C cancels it there and waits for it."""
+        if self._portal is None:
+            if self._opened is not None:
+                raise errors.WrongLoop("this runtime was opened with `async with`; use its async methods, such as ainvoke")
+            raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`")
+        if threading.get_ident() == self._thread:
+            raise errors.WrongLoop(
+                "a blocking method was called on the runtime's own thread and would wait for itself; "
+                "use the async methods inside nodes and operations"
+            )
+        future = self._portal.start_task_soon(lambda: function(*args, **kwargs))
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            try:
+                future.result()
+            except (CancelledError, asyncio.CancelledError):
+                pass
+            raise

@@ -1,0 +1,322 @@
+"""Drives one run of one thread under one lease, as far as it can go now.
+
+Invariants: what is due is decided from the checkpoint and the recorded answers alone, so that any process
+decides the same; answers are given by interrupt id, never as plain values; an open question is raised again,
+never answered. What the graph holds back is flushed before anybody is told. The lease is given up in the
+transaction that parks or ends the run, which also looks for what came meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphRecursionError
+from langgraph.types import Command, Interrupt
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.lease import Lease, LeaseKeeper, release
+from standfast.checkpoint.saver import LeasedSaver
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.threads import Run, Status, Wait
+from standfast.graph.changed import Graph, refuse_if_changed
+from standfast.graph.result import Result, read_result
+from standfast.tools.drive import KEY, Drive
+from standfast.tools.ledger import Ledger
+
+MOST_CRASHES: Final = 5
+
+Listener = Callable[[tuple[str, ...], str, Any], None]
+
+
+@dataclass(frozen=True)
+class _Go:
+    """Let the graph go on with this input."""
+
+    input: Any
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """Nothing is due: these questions are open."""
+
+    waits: list[Wait]
+
+
+class _Done:
+    """The graph has nothing left to do."""
+
+
+class Driver:
+    """One drive. `listener` is called with every part of LangGraph's stream, while it happens."""
+
+    def __init__(
+        self,
+        store: Store,
+        graph: Graph,
+        keeper: LeaseKeeper,
+        lease: Lease,
+        run: Run,
+        *,
+        step_limit: int,
+        listener: Listener | None = None,
+    ) -> None:
+        self._store = store
+        self._keeper = keeper
+        self._lease = lease
+        self._run = run
+        self._listener = listener
+        self._saver = LeasedSaver(store.database, store.sealer, lease)
+        self._graph: Graph = copy.copy(graph)  # microseconds; compiling again would cost a millisecond
+        self._graph.checkpointer = self._saver
+        self._given: set[str] = set()
+        drive = Drive(
+            run=run,
+            lease=lease,
+            ledger=Ledger(store.operations, lease),
+            operations=store.operations,
+            approvals=store.approvals,
+            documents=store.documents,
+        )
+        self._config: RunnableConfig = {
+            "configurable": {
+                "thread_id": lease.thread_id,
+                KEY: drive,
+                "__pregel_strict_resume": True,  # an id that is not open is refused, never guessed
+            },
+            "metadata": {"run_id": run.id},
+            "recursion_limit": step_limit,
+        }
+        self._cancelled = lease.cancel_requested
+
+    async def drive(self) -> Result:
+        """Go on until the run ends or waits. Raises `LeaseLost`, `GraphChanged`, `StorageUnavailable`."""
+        loop = asyncio.get_running_loop()
+        self._keeper.keep(self._lease)
+        try:
+            return await self._drive(loop)
+        except errors.LeaseLost:
+            raise
+        except BaseException:
+            # Interrupted from outside, or something that no retry mends: what has finished stays finished, and
+            # the thread stays due for whoever comes next.
+            await asyncio.shield(self._let_go())
+            raise
+        finally:
+            self._keeper.drop(self._lease)
+
+    async def _drive(self, loop: asyncio.AbstractEventLoop) -> Result:
+        if self._lease.crashes >= MOST_CRASHES:
+            return await self._end(
+                Status.NEEDS_ATTENTION,
+                reason=f"{self._lease.crashes} drivers in a row died on it; look at its history, then resume it",
+            )
+        while True:
+            if self._cancelled:
+                return await self._end(Status.CANCELLED, reason="cancelled on request")
+            step, values = await self._next()
+            if isinstance(step, _Go):
+                try:
+                    values = await self._go(loop, step.input)
+                except _Stopped:
+                    self._cancelled = True
+                    continue
+                except errors.LeaseLost as error:
+                    raise self._lease.lose("its writes were refused") from error
+                except (errors.StorageUnavailable, errors.HeadMoved, errors.UsageError):
+                    raise
+                except Exception as error:  # noqa: BLE001 - whatever a node raises is kept for a person
+                    return await self._failed(error)
+                if "__interrupt__" in values:
+                    continue
+                step = _Done()
+            if isinstance(step, _Done):
+                return await self._finish(values)
+            result = await self._park(step, values)
+            if result is not None:
+                return result
+            self._cancelled = await self._store.threads.take_due(self._lease)
+
+    # -- what is due
+
+    async def _next(self) -> tuple[_Go | _Ask | _Done, Mapping[str, Any]]:
+        if self._lease.head is None and not self._given and not self._saver.has_written:
+            return _Go(self._run.input), {}  # a new thread: nothing to look at
+        thread = self._lease.thread_id
+        await refuse_if_changed(self._graph, self._saver, thread)
+        state = await self._graph.aget_state({"configurable": {"thread_id": thread}})
+        if (state.metadata or {}).get("run_id") != self._run.id:
+            return _Go(self._run.input), {}
+        first = not self._given and not self._saver.has_written
+        listed = {one.id: (task.name, one) for task in state.tasks for one in task.interrupts}
+        answers = await self._answers(listed)
+        new = answers.keys() - self._given
+        if answers and (new or first):
+            self._given |= answers.keys()
+            reach("drive.resuming")
+            return _Go(Command(resume=answers)), state.values
+        if any(not task.interrupts and task.result is None for task in state.tasks):
+            return _Go(None), state.values
+        if not listed:
+            return _Done(), state.values
+        return _Ask([self._wait(*listed[key]) for key in listed.keys() - answers.keys()]), state.values
+
+    async def _answers(self, listed: Mapping[str, tuple[str, Interrupt]]) -> dict[str, Any]:
+        """Every recorded answer to a question that the state still lists, those given before too."""
+        if not listed:
+            return {}
+        thread = self._lease.thread_id
+        await self._store.approvals.expire_due(thread)
+        answers: dict[str, Any] = {}
+        for wait in await self._store.threads.waits(thread, self._run.id):
+            if wait.kind == "question" and wait.state == "answered" and wait.id in listed:
+                answers[wait.id] = wait.answer
+        decided = {one.id: one for one in await self._store.approvals.list(thread_id=thread, state=None)}
+        for identifier, (_, question) in listed.items():
+            approval = decided.get(approval_of(question.value) or "")
+            if approval is not None and approval.state != "open":
+                answers[identifier] = {"approval": approval.id, "state": approval.state}
+        return answers
+
+    def _wait(self, node: str, question: Interrupt) -> Wait:
+        approval = approval_of(question.value)
+        return Wait(
+            id=question.id,
+            run_id=self._run.id,
+            kind="approval" if approval else "question",
+            approval_id=approval,
+            node=node,
+            request=question.value,
+            state="open",
+            answer=None,
+            answered_by=None,
+            opened_at=self._run.accepted_at,
+        )
+
+    # -- going on
+
+    async def _go(self, loop: asyncio.AbstractEventLoop, value: Any) -> Mapping[str, Any]:
+        work = loop.create_task(self._invoke(value))
+        stopped = False
+
+        def stop() -> None:
+            nonlocal stopped
+            stopped = True
+            work.cancel()
+
+        self._lease.on_cancel = lambda: loop.call_soon_threadsafe(stop)
+        self._lease.on_lost = lambda: loop.call_soon_threadsafe(work.cancel)
+        try:
+            values = await work
+        except asyncio.CancelledError:
+            self._lease.require()
+            if stopped:
+                raise _Stopped from None
+            raise
+        finally:
+            self._lease.on_cancel = self._lease.on_lost = lambda: None
+        await self._saver.aflush()
+        return values
+
+    async def _invoke(self, value: Any) -> Mapping[str, Any]:
+        context = self._run.settings.context
+        if self._listener is None:
+            output = await self._graph.ainvoke(value, self._config, context=context, durability="sync")
+            return output if isinstance(output, dict) else {"output": output}
+        last: Mapping[str, Any] = {}
+        questions: list[Interrupt] = []
+        async for namespace, mode, part in self._graph.astream(
+            value,
+            self._config,
+            context=context,
+            durability="sync",
+            stream_mode=["values", "tasks", "messages", "custom"],
+            subgraphs=True,
+        ):
+            if mode == "values" and not namespace:
+                last = part
+            if mode == "tasks" and not namespace and part.get("interrupts"):
+                questions.extend(part["interrupts"])
+            self._listener(namespace, mode, part)
+        return {**last, "__interrupt__": questions} if questions else last
+
+    # -- ends
+
+    async def _park(self, step: _Ask, values: Mapping[str, Any]) -> Result | None:
+        if not step.waits:
+            return await self._end(
+                Status.NEEDS_ATTENTION, reason="its question was answered, but the graph did not go on"
+            )
+        await self._saver.aflush()
+        reach("drive.parking")
+        if not await self._store.threads.park(self._lease, self._run.id, step.waits):
+            return None
+        reach("drive.parked")
+        return await read_result(self._store, self._lease.thread_id, values)
+
+    async def _finish(self, values: Mapping[str, Any]) -> Result:
+        reach("drive.ending")
+        outcome = values.get("outcome")
+        status, reason = Status.SUCCEEDED, None
+        if isinstance(outcome, dict):
+            status = _STATUS.get(outcome.get("status", ""), Status.SUCCEEDED)
+            reason = outcome.get("reason")
+        return await self._end(status, reason=reason, outcome=outcome, values=values)
+
+    async def _failed(self, error: Exception) -> Result:
+        await self._saver.aflush()
+        reason = f"{type(error).__name__}: {error}"
+        if isinstance(error, GraphRecursionError):
+            reason = f"the limit of {self._config['recursion_limit']} steps is reached; resume it to go on"
+        return await self._end(Status.NEEDS_ATTENTION, reason=reason, error=error)
+
+    async def _end(
+        self,
+        status: Status,
+        *,
+        reason: str | None = None,
+        outcome: Any = None,
+        values: Mapping[str, Any] | None = None,
+        error: BaseException | None = None,
+    ) -> Result:
+        await self._saver.aflush()
+        await self._store.threads.end(self._lease, self._run.id, status, reason=reason, outcome=outcome)
+        reach("drive.ended")
+        return Result(
+            thread_id=self._lease.thread_id,
+            run_id=self._run.id,
+            status=status,
+            values=values or {},
+            outcome=outcome,
+            reason=reason,
+            error=error,
+        )
+
+    async def _let_go(self) -> None:
+        try:
+            await self._saver.aflush()
+            await release(self._store.database, self._lease)
+        except errors.StandfastError:
+            pass  # the lease runs out by itself, and the next driver goes on from what is committed
+
+
+class _Stopped(Exception):
+    """The run was cancelled while the graph was at work."""
+
+
+_STATUS: Final = {
+    "failed": Status.FAILED,
+    "unknown_outcome": Status.NEEDS_ATTENTION,
+}
+
+
+def approval_of(value: Any) -> str | None:
+    """The id of the approval that an interrupt's value asks for, if it asks for one."""
+    approval = value.get("approval") if isinstance(value, dict) else None
+    identifier = approval.get("id") if isinstance(approval, dict) else None
+    return identifier if isinstance(identifier, str) else None

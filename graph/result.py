@@ -1,0 +1,85 @@
+"""What a caller gets back: how a thread's run stands, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages.ai import UsageMetadata, add_usage
+
+from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.threads import Status, Wait
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run stands. `values` is the graph's output, `outcome` its field of that name, if it has one.
+
+    `waiting` for people: `approvals` and `questions` say for what. `needs_attention` and `failed`: `reason`
+    says why. `error` is the exception behind it, in the process that saw it only.
+    """
+
+    thread_id: str
+    run_id: str
+    status: Status
+    values: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    outcome: Any = None
+    reason: str | None = None
+    approvals: tuple[Approval, ...] = ()
+    questions: tuple[Wait, ...] = ()
+    error: BaseException | None = None
+
+    @property
+    def messages(self) -> list[AnyMessage]:
+        """The conversation, if the graph has one."""
+        return list(self.values.get("messages", ()))
+
+    @property
+    def usage(self) -> UsageMetadata | None:
+        """Tokens of all answers in the conversation, as far as the model reports them."""
+        total: UsageMetadata | None = None
+        for message in self.messages:
+            if isinstance(message, AIMessage) and message.usage_metadata:
+                total = add_usage(total, message.usage_metadata)
+        return total
+
+    def __repr__(self) -> str:
+        parts = [f"{self.status.upper()} thread {self.thread_id!r}"]
+        if self.reason:
+            parts.append(f"because {self.reason}")
+        parts += [f"approval {one.id} for {one.operation}" for one in self.approvals]
+        parts += [f"question {one.id} at {one.node}" for one in self.questions]
+        if self.outcome is not None:
+            shown = self.outcome.get("answer", self.outcome) if isinstance(self.outcome, dict) else self.outcome
+            text = str(shown)
+            parts.append(text if len(text) <= 200 else text[:197] + "...")
+        return f"<Result {'; '.join(parts)}>"
+
+
+async def read_result(store: Store, thread_id: str, values: Mapping[str, Any]) -> Result:
+    """How a thread's latest run stands, from its rows; `values` is its state, which is not read here.
+
+    Raises `UnknownThread`.
+    """
+    thread = await store.threads.get(thread_id)
+    assert thread.run_id is not None
+    run = await store.threads.run(thread_id, thread.run_id)
+    approvals: tuple[Approval, ...] = ()
+    questions: tuple[Wait, ...] = ()
+    if thread.status not in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED):
+        approvals = tuple(await store.approvals.list(thread_id=thread_id))
+        waits = await store.threads.waits(thread_id, run.id)
+        questions = tuple(one for one in waits if one.kind == "question" and one.state == "open")
+    return Result(
+        thread_id=thread_id,
+        run_id=run.id,
+        status=thread.status,
+        values=values,
+        outcome=run.outcome,
+        reason=thread.reason,
+        approvals=approvals,
+        questions=questions,
+    )

@@ -1,0 +1,95 @@
+"""The node that thinks: one recorded model call.
+
+Invariant: the answer is in the ledger before anything acts on it; the same turn of the same run is answered
+from there. An answer that says nothing usable stays in the conversation and is asked again, bounded by the router.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.operations import Call
+from standfast.nodes.state import answered
+from standfast.tools.digests import operation_id
+from standfast.tools.drive import Drive, drive_of
+from standfast.tools.operations import Effect, Operation, Policy
+
+MODEL_POLICY = Policy(effect=Effect.READ, retries=2)
+_EMPTY = "Your last message was empty. Answer the request, or call a tool."
+
+ModelFor = Callable[[Drive], BaseChatModel]
+
+
+def analysis_node(
+    model_for: ModelFor, operations: Iterable[Operation], instructions: str
+) -> Callable[[Any, RunnableConfig], Awaitable[dict[str, Any]]]:
+    """A node that asks the model, offering it these operations. State needs `messages`, and `turn` is counted."""
+    tools = [one.tool_schema() for one in operations]
+
+    async def analysis(state: Any, config: RunnableConfig) -> dict[str, Any]:
+        drive = drive_of(config)
+        turn = state.get("turn", 0) + 1
+        messages = _prompt(instructions, state["messages"])
+        model = model_for(drive)
+        bound = model.bind_tools(tools) if tools else model
+        namespace = state.get("namespace", "")
+        call = Call(
+            id=operation_id(drive.run.thread_id, drive.run.id, namespace, turn, 0, "model"),
+            run_id=drive.run.id,
+            kind="model",
+            name=drive.run.model or type(model).__name__,
+            namespace=namespace,
+            turn=turn,
+            index=0,
+            effect=MODEL_POLICY.effect,
+            digest=_digest(state["messages"]),
+            arguments={"messages": len(messages)},
+        )
+
+        async def ask(attempt: int, connection: Any) -> AIMessage:
+            answer = await bound.ainvoke(messages, config)
+            if not isinstance(answer, AIMessage):
+                raise TypeError(f"the model returned a {type(answer).__name__}, not an AIMessage")
+            return answer.model_copy(update={"id": f"answer-{call.id}"})
+
+        outcome = await drive.ledger.execute(call, MODEL_POLICY, ask)
+        reach("node.analysis")
+        if outcome.state != "succeeded":
+            raise errors.ModelFailed(
+                f"the model {call.name} did not answer ({outcome.failure_message}); what was done is kept, "
+                f"carry on with: standfast resume {drive.run.thread_id}",
+                thread_id=drive.run.thread_id,
+                failure_class=outcome.failure_class,
+            )
+        return {"messages": [outcome.result], "turn": turn}
+
+    return analysis
+
+
+def is_empty(message: AnyMessage) -> bool:
+    """Whether an answer neither says nor asks for anything."""
+    return (
+        isinstance(message, AIMessage)
+        and not message.tool_calls
+        and not message.invalid_tool_calls
+        and not str(message.text).strip()
+    )
+
+
+def _prompt(instructions: str, messages: list[AnyMessage]) -> list[AnyMessage]:
+    prompt: list[AnyMessage] = [SystemMessage(instructions)]
+    for one in answered(messages):
+        prompt.append(HumanMessage(_EMPTY) if is_empty(one) else one)
+    return prompt
+
+
+def _digest(messages: list[AnyMessage]) -> str:
+    return hashlib.sha256("\0".join(str(one.id) for one in messages).encode()).hexdigest()

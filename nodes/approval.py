@@ -1,0 +1,118 @@
+"""The node that waits for a person. It is the only thing in its node, and interrupts once.
+
+Invariants: the approval row is open before the question is asked; what counts is the decision in that row, not
+the value that the graph was resumed with; nothing raises after the question returned. A resume that decided
+nothing asks again by an edge back here, under a new id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import interrupt
+
+from standfast.checkpoint.approvals import Approval, Request
+from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.operations import Call
+from standfast.nodes.request import approval_request
+from standfast.nodes.state import OperationState
+from standfast.tools.digests import approval_digest, call_digest
+from standfast.tools.drive import Drive, drive_of
+from standfast.tools.operations import Operation, Registry
+
+
+def approval_node(registry: Registry) -> Callable[[OperationState, RunnableConfig], Awaitable[dict[str, Any]]]:
+    """A node that lets a planned call through, asks a person first, or ends it with the person's no."""
+
+    async def approval(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
+        planned = state["planned"]
+        if not planned["needs_person"]:
+            reach("node.approval")
+            return {"granted": True}
+        drive = drive_of(config)
+        operation = registry.get(state["call"]["name"])
+        request = await _open(drive, operation, state)
+        reach("node.approval")
+        if request.state == "open":
+            interrupt(approval_request(request, state["call"]["id"]))
+            request = await drive.approvals.get(request.id)
+        if request.state == "open":
+            await drive.approvals.withdraw(drive.lease, request.id)
+            return {
+                "granted": False,
+                "round": state.get("round", 0) + 1,
+                "note": "The answer to the last request decided nothing; decide this one.",
+            }
+        if request.state == "approved":
+            arguments = dict(request.arguments)
+            edited = request.decided_by if request.decision == "edit" else None
+            digest = call_digest(operation.name, arguments)
+            return {"granted": True, "planned": {**planned, "arguments": arguments, "digest": digest, "edited_by": edited}}
+        return {"granted": False, "messages": [_declined(state, request)]}
+
+    return approval
+
+
+async def _open(drive: Drive, operation: Operation, state: OperationState) -> Approval:
+    call, planned = state["call"], state["planned"]
+    note = state.get("note")
+    request = Request(
+        call=planned_call(drive, operation, state),
+        round=state.get("round", 0),
+        policy_version=operation.policy.version,
+        valid=operation.policy.valid,
+        description=(f"{note}\n\n" if note else "") + f"{drive.run.requested_by} asks to run {operation.name}.",
+        failed_checks=tuple(planned["failed_checks"]),
+        requested_by=drive.run.requested_by,
+    )
+    return await drive.approvals.open(
+        drive.lease,
+        request,
+        lambda expires_at: approval_digest(
+            tenant=drive.tenant,
+            thread_id=drive.run.thread_id,
+            operation_id=planned["operation_id"],
+            operation=call["name"],
+            operation_version=operation.version,
+            arguments=planned["arguments"],
+            policy_version=operation.policy.version,
+            expires_at=expires_at,
+        ),
+    )
+
+
+def planned_call(drive: Drive, operation: Operation, state: OperationState) -> Call:
+    """The ledger's view of a planned call."""
+    call, planned = state["call"], state["planned"]
+    return Call(
+        id=planned["operation_id"],
+        run_id=drive.run.id,
+        kind="tool",
+        name=operation.name,
+        namespace=call["namespace"],
+        turn=call["turn"],
+        index=call["index"],
+        effect=operation.policy.effect,
+        digest=planned["digest"],
+        arguments=planned["arguments"],
+    )
+
+
+def _declined(state: OperationState, request: Approval) -> ToolMessage:
+    if request.state == "expired":
+        text = f"Not done: nobody decided before {request.expires_at:%Y-%m-%d %H:%M} UTC."
+    elif request.decision == "respond":
+        text = str(request.response)
+    else:
+        text = f"Rejected by {request.decided_by}" + (f": {request.reason}" if request.reason else ".")
+    return ToolMessage(
+        text,
+        id=f"result-{state['planned']['operation_id']}",
+        tool_call_id=state["call"]["id"],
+        name=state["call"]["name"],
+        status="success" if request.decision == "respond" else "error",
+        additional_kwargs={"approval": request.id, "decision": request.decision or request.state},
+    )

@@ -1,0 +1,89 @@
+"""The node that acts: it hands one call to the ledger and turns the end into the call's one tool message.
+
+Invariant: nothing leaves here as an exception that would cancel a sibling in flight, and whether a grant is
+needed is found out here again, from the policy and the checks, whichever way the thread came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.crashpoints import reach
+from standfast.nodes.approval import planned_call
+from standfast.nodes.state import OperationState
+from standfast.nodes.validation import MENDABLE, failed_checks
+from standfast.tools.drive import drive_of
+from standfast.tools.failures import FailureClass
+from standfast.tools.ledger import Outcome
+from standfast.tools.operations import OperationContext, Registry
+
+
+def operate_node(registry: Registry) -> Callable[[OperationState, RunnableConfig], Awaitable[dict[str, Any]]]:
+    """A node that executes `planned`, or sends it back for a grant that it lacks."""
+
+    async def operate(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
+        drive, planned = drive_of(config), state["planned"]
+        operation = registry.get(state["call"]["name"])
+        call = planned_call(drive, operation, state)
+
+        async def effect(attempt: int, connection: Any) -> Any:
+            context = OperationContext(call.id, attempt, drive.run, drive.documents, connection)
+            return await operation.call(call.arguments, context)
+
+        needs_grant = operation.policy.approval or bool(
+            await failed_checks(operation, dict(planned["arguments"]), drive)
+        )
+        try:
+            outcome = await drive.ledger.execute(call, operation.policy, effect, needs_grant=needs_grant)
+        except errors.NotGranted:
+            return {
+                "granted": False,
+                "planned": {**planned, "needs_person": True},
+                "round": state.get("round", 0) + 1,
+                "note": "There is no valid grant for this call any more; it needs a new decision.",
+            }
+        except errors.OperationMismatch as error:
+            outcome = Outcome("failed", None, FailureClass.PERMANENT, str(error))
+        reach("node.operate")
+        return {"granted": True, "messages": [_message(state, outcome)]}
+
+    return operate
+
+
+def _message(state: OperationState, outcome: Outcome) -> ToolMessage:
+    planned = state["planned"]
+    extra: dict[str, Any] = {"operation_id": planned["operation_id"], "state": outcome.state}
+    if outcome.state == "succeeded":
+        text = _shown(outcome.result)
+        if planned["edited_by"]:
+            text = f"{planned['edited_by']} edited the call before approving it.\n{text}"
+    elif outcome.state == "unknown":
+        text = (
+            "It is not known whether this call took effect "
+            f"({outcome.failure_message or 'its attempt never reported'}). It is not called again."
+        )
+    else:
+        text = f"This call failed ({outcome.failure_class}): {outcome.failure_message}"
+        if outcome.failure_class == FailureClass.INVALID:
+            extra[MENDABLE] = True
+    return ToolMessage(
+        text,
+        id=f"result-{planned['operation_id']}",
+        tool_call_id=state["call"]["id"],
+        name=state["call"]["name"],
+        status="success" if outcome.state == "succeeded" else "error",
+        additional_kwargs=extra,
+    )
+
+
+def _shown(result: Any) -> str:
+    """A result as the model reads it; the exact value is in the ledger."""
+    if isinstance(result, str):
+        return result
+    return json.dumps(result, ensure_ascii=False, default=str)

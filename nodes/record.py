@@ -1,0 +1,53 @@
+"""The node that ends a run: it writes down what the run came to, from the ledger and the conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+
+from standfast.checkpoint.crashpoints import reach
+from standfast.nodes.state import AgentState, Outcome, last_answer, messages_of_run
+from standfast.tools.drive import drive_of
+from standfast.tools.operations import Effect
+
+
+async def record(state: AgentState, config: RunnableConfig) -> dict[str, Any]:
+    """Write the outcome: the answer, every effect that happened, every proposal that was declined."""
+    drive = drive_of(config)
+    messages = messages_of_run(state["messages"], drive.run.id)
+    operations = await drive.operations.list(drive.run.thread_id, drive.run.id)
+    acted = [one for one in operations if one.kind == "tool" and one.effect != Effect.READ]
+    outcome: Outcome = {
+        "status": "done",
+        "answer": last_answer(messages),
+        "effects": [
+            {"operation": one.name, "operation_id": one.id, "result": one.result}
+            for one in acted
+            if one.state == "succeeded"
+        ],
+        "rejected": _declined(messages),
+    }
+    unknown = [one for one in acted if one.state == "unknown"]
+    if unknown:
+        outcome["status"] = "unknown_outcome"
+        outcome["reason"] = f"it is not known whether {unknown[0].name} ({unknown[0].id}) took effect"
+    elif not outcome["answer"]:
+        outcome["status"] = "failed"
+        outcome["reason"] = _why(messages)
+    reach("node.record")
+    return {"outcome": outcome}
+
+
+def _declined(messages: list[AnyMessage]) -> list[dict[str, Any]]:
+    return [
+        {"operation": one.name, "approval": one.additional_kwargs["approval"], "reason": str(one.text)}
+        for one in messages
+        if isinstance(one, ToolMessage) and one.status == "error" and "approval" in one.additional_kwargs
+    ]
+
+
+def _why(messages: list[AnyMessage]) -> str:
+    answers = sum(isinstance(one, AIMessage) for one in messages)
+    return f"the model gave no answer in {answers} turns"

@@ -1,0 +1,130 @@
+"""The state of the agent's graphs.
+
+Invariant: a subgraph shares only `messages` with its parent, a channel with a reducer; two calls that end in
+the same step never meet in a plain key. Messages are a `DeltaChannel`: a checkpoint holds what a step added,
+not the whole list again (docs/decisions/0001-messages.md).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired, TypedDict
+
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langgraph.channels.delta import DeltaChannel
+from langgraph.graph.message import _messages_delta_reducer
+
+Messages = Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=50)]
+
+
+class ToolCall(TypedDict):
+    """One call that a model asked for, with its place in the run."""
+
+    id: str  # the provider's label; it may repeat, and identifies nothing here
+    name: str
+    args: dict[str, Any]
+    turn: int
+    index: int
+    namespace: str
+    mended: int  # how often this operation's arguments have been sent back in this run
+    malformed: str | None  # why the call could not be read at all
+
+
+class PlannedCall(TypedDict):
+    """A validated call on its way to execution."""
+
+    operation_id: str
+    digest: str
+    arguments: dict[str, Any]
+    needs_person: bool
+    failed_checks: list[str]
+    edited_by: str | None
+
+
+class Delegation(TypedDict):
+    """A task for a specialist."""
+
+    call: ToolCall
+
+
+class Outcome(TypedDict):
+    """What a run came to."""
+
+    status: Literal["done", "failed", "unknown_outcome"]
+    answer: str
+    effects: list[dict[str, Any]]
+    rejected: list[dict[str, Any]]
+    reason: NotRequired[str]
+
+
+class AgentState(TypedDict):
+    """The main graph."""
+
+    messages: Messages
+    turn: NotRequired[int]
+    outcome: NotRequired[Outcome]
+
+
+class OperationState(TypedDict):
+    """The subgraph of one tool call."""
+
+    call: ToolCall
+    planned: NotRequired[PlannedCall]
+    round: NotRequired[int]
+    granted: NotRequired[bool]
+    note: NotRequired[str]
+    messages: Messages
+
+
+class SpecialistState(TypedDict):
+    """A specialist's own conversation; it is invoked inside a node, so nothing of it is shared."""
+
+    messages: Messages
+    turn: NotRequired[int]
+    namespace: str
+
+
+def messages_of_run(messages: list[AnyMessage], run_id: str) -> list[AnyMessage]:
+    """The messages from the run's own request on."""
+    for position in range(len(messages) - 1, -1, -1):
+        if messages[position].id == request_id(run_id):
+            return messages[position:]
+    return messages
+
+
+def request_id(run_id: str) -> str:
+    """The id of the message that holds a run's request."""
+    return f"request-{run_id}"
+
+
+def answered(messages: list[AnyMessage]) -> list[AnyMessage]:
+    """The conversation as a provider takes it: each tool call is followed by exactly one tool message.
+
+    A call of a run that was cancelled or superseded has none; it gets one that says so, in its place.
+    """
+    results = {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
+    whole: list[AnyMessage] = []
+    for one in messages:
+        whole.append(one)
+        if not isinstance(one, AIMessage):
+            continue
+        for call in [*one.tool_calls, *one.invalid_tool_calls]:
+            if call["id"] not in results:
+                whole.append(
+                    ToolMessage(
+                        "This call was not carried out: its run ended before it.",
+                        tool_call_id=call["id"] or "",
+                        name=call["name"] or "",
+                        status="error",
+                    )
+                )
+    return whole
+
+
+def last_answer(messages: list[AnyMessage]) -> str:
+    """The text of the model's last message."""
+    for one in reversed(messages):
+        if isinstance(one, AIMessage):
+            return str(one.text)
+        if isinstance(one, HumanMessage):
+            break
+    return ""

@@ -1,0 +1,88 @@
+"""The node between a proposed call and its approval: is it a call at all, and does it hold what it claims?
+
+What fails goes back to the model with the reason, at most twice; then a person is shown the failed checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from langchain_core.messages import ToolMessage
+from langchain_core.runnables import RunnableConfig
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.crashpoints import reach
+from standfast.nodes.state import OperationState, ToolCall
+from standfast.tools.digests import call_digest, operation_id
+from standfast.tools.drive import Drive, drive_of
+from standfast.tools.failures import InvalidArguments
+from standfast.tools.operations import CheckContext, Operation, Registry
+
+MENDABLE: Final = "failed_checks"  # marks, in a tool message, that the model was asked to mend its call
+_MOST_MENDS: Final = 2
+_READERS: Final = frozenset({"search_documents", "read_document"})
+
+
+def validation_node(registry: Registry) -> Callable[[OperationState, RunnableConfig], Awaitable[dict[str, Any]]]:
+    """A node that turns `call` into `planned`, or into the tool message that says what is wrong with it."""
+
+    async def validation(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
+        drive, call = drive_of(config), state["call"]
+        identifier = call_id(drive, call)
+        reach("node.validation")
+        if call["malformed"]:
+            return {"messages": [refusal(call, identifier, f"The call could not be read: {call['malformed']}")]}
+        try:
+            operation = registry.get(call["name"])
+            arguments = operation.validate(call["args"])
+            digest = call_digest(operation.name, arguments)
+        except (errors.UnknownOperation, InvalidArguments, errors.UnstorableValue) as error:
+            return {"messages": [refusal(call, identifier, str(error))]}
+        failed = await failed_checks(operation, arguments, drive)
+        if failed and call["mended"] < _MOST_MENDS:
+            reasons = "\n".join(f"- {one}" for one in failed)
+            return {"messages": [refusal(call, identifier, f"Mend the call and send it again:\n{reasons}")]}
+        return {
+            "planned": {
+                "operation_id": identifier,
+                "digest": digest,
+                "arguments": arguments,
+                "needs_person": operation.policy.approval or bool(failed),
+                "failed_checks": failed,
+                "edited_by": None,
+            }
+        }
+
+    return validation
+
+
+def call_id(drive: Drive, call: ToolCall) -> str:
+    """The durable id of the operation that this call intends."""
+    return operation_id(
+        drive.run.thread_id, drive.run.id, call["namespace"], call["turn"], call["index"], "tool"
+    )
+
+
+def refusal(call: ToolCall, operation_id: str, reason: str) -> ToolMessage:
+    """The tool message of a call that goes back to the model. Its id is the operation's: a repeat replaces it."""
+    return ToolMessage(
+        reason,
+        id=f"result-{operation_id}",
+        tool_call_id=call["id"],
+        name=call["name"],
+        status="error",
+        additional_kwargs={MENDABLE: True},
+    )
+
+
+async def failed_checks(operation: Operation, arguments: dict[str, Any], drive: Drive) -> list[str]:
+    """What the operation's checks object to."""
+    if not operation.checks:
+        return []
+    read = set()
+    for done in await drive.operations.list(drive.run.thread_id, drive.run.id):
+        if done.name in _READERS and done.state == "succeeded" and done.result is not None:
+            read |= {(one["document"], one["passage"]) for one in done.result}
+    context = CheckContext(drive.run, drive.documents, frozenset(read))
+    return [problem for check in operation.checks for problem in await check(arguments, context)]

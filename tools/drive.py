@@ -1,0 +1,44 @@
+"""What the nodes of a graph find in their configuration while a runtime drives it.
+
+Invariant: a drive belongs to one lease; it travels in `configurable` by reference and is never stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from langchain_core.runnables import RunnableConfig
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.approvals import Approvals
+from standfast.checkpoint.documents import Documents
+from standfast.checkpoint.lease import Lease
+from standfast.checkpoint.operations import Operations
+from standfast.checkpoint.threads import Run
+from standfast.tools.ledger import Ledger
+
+KEY: Final = "standfast.drive"
+
+
+@dataclass(frozen=True)
+class Drive:
+    """One process driving one thread: the run, the lease, and the rows that its nodes may touch."""
+
+    run: Run
+    lease: Lease
+    ledger: Ledger
+    operations: Operations
+    approvals: Approvals
+    documents: Documents
+    tenant: str = "default"
+
+
+def drive_of(config: RunnableConfig) -> Drive:
+    """The drive that a node runs under. Raises `UsageError` outside a runtime."""
+    drive = config.get("configurable", {}).get(KEY)
+    if not isinstance(drive, Drive):
+        raise errors.UsageError(
+            "this node works only under standfast.graph.Runtime, which holds the thread's lease"
+        )
+    return drive

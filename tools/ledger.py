@@ -1,0 +1,176 @@
+"""The ledger: the one way in which an operation is executed.
+
+Invariant: an attempt is recorded before the effect and its end after it, both under the lease. A recorded end
+is used again; an attempt that never reported is repeated only where its effect allows it. Nothing that an
+operation does leaves here as an exception, except what ends the drive itself: a lost lease, a cancellation,
+a database that is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.lease import Lease
+from standfast.checkpoint.operations import Begun, Call, Operations
+from standfast.tools.failures import TRANSIENT, FailureClass, classify
+from standfast.tools.operations import Effect, Policy
+
+UNSTORABLE: Final = "unstorable_result"
+_FIRST_DELAY: Final = 0.5  # seconds before the second attempt, doubled for each further one
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How an operation ended."""
+
+    state: Literal["succeeded", "failed", "unknown"]
+    result: Any = None
+    failure_class: str | None = None
+    failure_message: str | None = None
+    attempt: int = 0
+    reused: bool = False
+
+
+@dataclass(frozen=True)
+class Again:
+    """The attempt failed in a way that time can mend, and another one is allowed."""
+
+    attempt: int
+
+
+EffectFunction = Callable[[int, Any], Awaitable[Any]]
+
+
+class Ledger:
+    """Executes calls for one drive."""
+
+    def __init__(self, operations: Operations, lease: Lease) -> None:
+        self._operations = operations
+        self._lease = lease
+
+    async def execute(
+        self, call: Call, policy: Policy, effect: EffectFunction, *, needs_grant: bool = False
+    ) -> Outcome:
+        """Execute `call` by `effect(attempt, connection)`, or return what is recorded.
+
+        The connection is that of the recording transaction for a transactional operation, else None. Raises
+        `NotGranted` and `OperationMismatch` before anything happens.
+        """
+        attempt_once = self._transaction if policy.effect is Effect.TRANSACTIONAL else self._attempt
+        while True:
+            outcome = await attempt_once(call, policy, effect, needs_grant)
+            if not isinstance(outcome, Again):
+                return outcome
+            await asyncio.sleep(_FIRST_DELAY * 2 ** (outcome.attempt - 1))
+
+    async def _begin(self, call: Call, policy: Policy, needs_grant: bool) -> Begun:
+        return await self._operations.begin(
+            self._lease, call, needs_grant=needs_grant, policy_version=policy.version
+        )
+
+    async def _attempt(
+        self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool
+    ) -> Outcome | Again:
+        begun = await self._begin(call, policy, needs_grant)
+        if begun.state != "executing":
+            return _recorded(begun)
+        reach("operation.begun")
+        self._lease.require()
+        try:
+            async with asyncio.timeout(policy.timeout):
+                result = await effect(begun.attempt, None)
+        except errors.LeaseLost:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever an operation raises is its failure, not ours
+            return await self._failed(call, policy, begun.attempt, error)
+        reach("operation.done" if call.kind == "tool" else "model.called")
+        try:
+            sealed = self._operations.seal_result(self._lease, call.id, result)
+        except errors.UnstorableValue as error:
+            # It has happened: it is recorded as done and never called again.
+            await self._finish(call, begun.attempt, "succeeded", None, UNSTORABLE, str(error))
+            return Outcome("failed", None, UNSTORABLE, str(error), begun.attempt)
+        await self._finish(call, begun.attempt, "succeeded", sealed, None, None)
+        reach("operation.recorded" if call.kind == "tool" else "model.recorded")
+        return Outcome("succeeded", result, attempt=begun.attempt)
+
+    async def _transaction(
+        self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool
+    ) -> Outcome | Again:
+        async def inside(connection: Any, attempt: int) -> Any:
+            async with asyncio.timeout(policy.timeout):
+                result = await effect(attempt, connection)
+            reach("operation.done")
+            return result
+
+        try:
+            begun, result = await self._operations.transact(
+                self._lease, call, inside, needs_grant=needs_grant, policy_version=policy.version
+            )
+        except (errors.LeaseLost, errors.OperationError, errors.StorageUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - the transaction is rolled back: it has not happened
+            begun = await self._begin(call, policy, needs_grant)
+            if begun.state != "executing":
+                return _recorded(begun)
+            return await self._failed(call, policy, begun.attempt, error)
+        if begun.state != "executing":
+            return _recorded(begun)
+        reach("operation.recorded")
+        return Outcome("succeeded", result, attempt=begun.attempt)
+
+    async def _failed(self, call: Call, policy: Policy, attempt: int, error: Exception) -> Outcome | Again:
+        kind = classify(error)
+        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        uncertain = policy.effect is Effect.AT_MOST_ONCE and kind in (
+            FailureClass.TIMEOUT,
+            FailureClass.UNAVAILABLE,
+            FailureClass.UNKNOWN,
+        )
+        if uncertain:  # the call may have arrived: nobody calls again
+            await self._finish(call, attempt, "unknown", None, kind, message)
+            return Outcome("unknown", None, kind, message, attempt)
+        if kind in TRANSIENT and attempt <= policy.retries:
+            await self._finish(call, attempt, "planned", None, kind, message)
+            return Again(attempt)
+        # A model that does not answer ends the drive, not the operation: a later drive asks it again.
+        await self._finish(
+            call, attempt, "planned" if call.kind == "model" else "failed", None, kind, message
+        )
+        return Outcome("failed", None, kind, message, attempt)
+
+    async def _finish(
+        self,
+        call: Call,
+        attempt: int,
+        state: Literal["planned", "succeeded", "failed", "unknown"],
+        sealed: bytes | None,
+        failure_class: str | None,
+        message: str | None,
+    ) -> None:
+        await self._operations.finish(
+            self._lease,
+            call.id,
+            attempt,
+            state,
+            sealed_result=sealed,
+            failure_class=failure_class,
+            failure_message=message,
+        )
+
+
+def _recorded(begun: Begun) -> Outcome:
+    if begun.failure_class == UNSTORABLE:
+        state: Literal["succeeded", "failed", "unknown"] = "failed"
+    elif begun.state in ("succeeded", "reconciled"):
+        state = "succeeded"
+    else:
+        state = "unknown" if begun.state == "unknown" else "failed"
+    return Outcome(
+        state, begun.result, begun.failure_class, begun.failure_message, begun.attempt, reused=True
+    )
