@@ -99,9 +99,7 @@ class Approvals:
         self._database = database
         self._sealer = sealer
 
-    async def open(
-        self, lease: Lease, request: Request, digest: Callable[[datetime], str]
-    ) -> Approval:
+    async def open(self, lease: Lease, request: Request, digest: Callable[[datetime], str]) -> Approval:
         """Open the approval, or find it as it was opened before. `digest` is given the expiry."""
         call = request.call
         identifier = approval_id(lease.thread_id, call.id, request.round)
@@ -161,9 +159,7 @@ class Approvals:
         self, *, thread_id: str | None = None, state: str | None = "open", limit: int = 100
     ) -> list[Approval]:
         """Approvals, newest first; by default those that can still be decided."""
-        rows = await self._database.fetch(
-            _SQL["list"], {"thread": thread_id, "state": state, "limit": limit}
-        )
+        rows = await self._database.fetch(_SQL["list"], {"thread": thread_id, "state": state, "limit": limit})
         return [self._approval(row) for row in rows]
 
     async def decide(self, approval: Approval, decision: Decision) -> Approval:
@@ -184,7 +180,9 @@ class Approvals:
             "response": None
             if decision.response is None
             else self._sealer.seal(decision.response, at=("decisions", thread, decision.id, "response")),
-            "arguments": self._seal(thread, identifier, "arguments", dict(decision.arguments or {})) if edited else None,
+            "arguments": self._seal(thread, identifier, "arguments", dict(decision.arguments or {}))
+            if edited
+            else None,
             "operation_digest": decision.operation_digest,
             "digest": decision.new_digest,
         }
@@ -264,5 +262,7 @@ class Approvals:
             vouched=row["vouched"],
             self_approved=row["self_approved"],
             reason=row["reason"],
-            response=None if response is None else self._sealer.unseal(response, at=("decisions", thread, row["decision_id"], "response")),
+            response=None
+            if response is None
+            else self._sealer.unseal(response, at=("decisions", thread, row["decision_id"], "response")),
         )

@@ -195,7 +195,7 @@ def conninfo_of(url: str) -> str:
     # Startup parameters, not `alter role ... set`: other programs of the same role keep their search path.
     options = f"{parts.get('options') or ''} -c search_path={SCHEMA},public -c idle_in_transaction_session_timeout=60s"
     parts.setdefault("application_name", "standfast")
-    return make_conninfo(**{**parts, "options": options.strip()})
+    return make_conninfo(**{**parts, "options": options.strip()})  # type: ignore[arg-type]
 
 
 def _timeout(conninfo: str) -> int:

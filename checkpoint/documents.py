@@ -61,8 +61,7 @@ class Documents:
                 if one.sha256 not in known:
                     await cursor.execute(_SQL["put_document"], vars(one))
                     rows = [
-                        {"sha256": one.sha256, "index": index, "text": text}
-                        for index, text in enumerate(one.passages)
+                        {"sha256": one.sha256, "index": index, "text": text} for index, text in enumerate(one.passages)
                     ]
                     await cursor.executemany(_SQL["put_passage"], rows)
             await cursor.execute(_SQL["put_collection"], {"id": identifier})

@@ -52,8 +52,8 @@ class Lease:
     cancel_requested: bool = False
     confirmed: float = field(default_factory=time.monotonic)
     lost: errors.LeaseLost | None = None
-    on_lost: Callable[[], None] = field(default=lambda: None, repr=False)
-    on_cancel: Callable[[], None] = field(default=lambda: None, repr=False)
+    on_lost: Callable[[], object] = field(default=lambda: None, repr=False)
+    on_cancel: Callable[[], object] = field(default=lambda: None, repr=False)
 
     def lose(self, why: str) -> errors.LeaseLost:
         """Mark the lease as lost, once, and tell the driver."""
@@ -141,7 +141,8 @@ def seed_clock(head: str | None) -> None:
     if identifier.version != 6:
         return
     ticks = ((identifier.int >> 80) << 12) | ((identifier.int >> 64) & 0x0FFF)
-    id_clock._last_v6_timestamp = max(id_clock._last_v6_timestamp or 0, ticks)
+    newest = max(id_clock._last_v6_timestamp or 0, ticks)
+    id_clock._last_v6_timestamp = newest  # type: ignore[assignment]
 
 
 class LeaseKeeper:

@@ -20,7 +20,7 @@ from procrastinate.schema import SchemaManager
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.database import SCHEMA, Connection, check_server, conninfo_of, connect
+from standfast.checkpoint.database import SCHEMA, Connection, check_server, connect, conninfo_of
 
 _LOCK: Final = 0x5374616E64666173  # "Standfas": one key for every process that migrates
 _WAIT_SECONDS: Final = 120.0
@@ -77,7 +77,8 @@ async def is_current(conn: Connection) -> bool:
     done = {row["number"] for row in rows if row["component"] == "standfast"}
     if done and max(done) > newest:
         raise errors.SchemaTooNew(
-            f"the database has migration {max(done)}, this release knows {newest}; upgrade Standfast", number=max(done)
+            f"the database has migration {max(done)}, this release knows {newest}; upgrade Standfast",
+            number=max(done),
         )
     versions = {row["component"]: row["version"] for row in rows if row["component"] != "standfast"}
     return done == {one.number for one in migrations()} and versions == _versions()
@@ -108,7 +109,7 @@ async def _take_lock(conn: Connection, report: Callable[[str], None]) -> None:
 
 
 async def _third_parties(conn: Connection, report: Callable[[str], None]) -> list[str]:
-    await conn.execute(f"create schema if not exists {SCHEMA}")  # noqa: S608 - a constant of ours
+    await conn.execute(f"create schema if not exists {SCHEMA}")
     await conn.execute(
         """create table if not exists standfast.migrations (
                component text not null, number integer not null, name text not null, version text not null,

@@ -144,9 +144,7 @@ class Operations:
 
         return await self._database.run(work)
 
-    def _begin_params(
-        self, lease: Lease, call: Call, needs_grant: bool, policy_version: str | None
-    ) -> dict[str, Any]:
+    def _begin_params(self, lease: Lease, call: Call, needs_grant: bool, policy_version: str | None) -> dict[str, Any]:
         at = ("operations", lease.thread_id, call.id, "arguments")
         return {
             "thread": lease.thread_id,

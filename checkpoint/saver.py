@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -28,7 +28,6 @@ from langgraph.checkpoint.base import (
     CheckpointMetadata,
     CheckpointTuple,
     DeltaChannelHistory,
-    get_checkpoint_id,
 )
 from langgraph.checkpoint.base import writes_sort_key as sort_key
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -52,6 +51,7 @@ _METADATA: Final = frozenset({"source", "step", "parents", "run_id", "counters_s
 _TAG: Final = "standfast"  # in the rows' type column: a sealed value, see standfast.checkpoint.seal
 
 _Statement = tuple[str, tuple[Any, ...]]
+T = TypeVar("T")
 
 
 class LeasedSaver(AsyncPostgresSaver):
@@ -115,7 +115,11 @@ class LeasedSaver(AsyncPostgresSaver):
     ) -> RunnableConfig:
         self._require_lease(config)
         where = config["configurable"]
-        thread, namespace, parent = where["thread_id"], where.get("checkpoint_ns", ""), where.get("checkpoint_id")
+        thread, namespace, parent = (
+            where["thread_id"],
+            where.get("checkpoint_ns", ""),
+            where.get("checkpoint_id"),
+        )
         values = checkpoint["channel_values"]
         versions = {channel: version for channel, version in new_versions.items() if channel in values}
         blobs = self._dump_blobs(thread, namespace, values, versions)
@@ -233,7 +237,7 @@ class LeasedSaver(AsyncPostgresSaver):
         self,
         config: RunnableConfig | None,
         *,
-        filter: dict[str, Any] | None = None,  # noqa: A002 - LangGraph's name
+        filter: dict[str, Any] | None = None,
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
@@ -259,7 +263,7 @@ class LeasedSaver(AsyncPostgresSaver):
         if self._held or self._flusher is not None:
             await self.aflush()
 
-    async def _again(self, read: Callable[[], Awaitable[Any]]) -> Any:
+    async def _again(self, read: Callable[[], Awaitable[T]]) -> T:
         return await self.database.again(read)
 
     # -- whole threads
@@ -340,15 +344,16 @@ class LeasedSaver(AsyncPostgresSaver):
             values[name] = self._load(kind, blob, at, name)
         pending = []
         for task, raw_channel, kind, blob, _, index in sorted(
-            value["pending_writes"] or (), key=lambda row: sort_key(row[4].decode(), row[0].decode(), int(row[5]))
+            value["pending_writes"] or (),
+            key=lambda row: sort_key(row[4].decode(), row[0].decode(), int(row[5])),
         ):
             channel = raw_channel.decode()
-            at = ("checkpoint_writes", thread, namespace, value["checkpoint_id"], task.decode(), index.decode())
-            pending.append((task.decode(), channel, self._load(kind, blob, at, channel)))
+            row = ("checkpoint_writes", thread, namespace, value["checkpoint_id"], task.decode(), index.decode())
+            pending.append((task.decode(), channel, self._load(kind, blob, row, channel)))
         parent = value["parent_checkpoint_id"]
         return CheckpointTuple(
             config(value["checkpoint_id"]),
-            {**value["checkpoint"], "channel_values": values},
+            cast("Checkpoint", {**value["checkpoint"], "channel_values": values}),
             value["metadata"],
             config(parent) if parent else None,
             pending,

@@ -259,9 +259,7 @@ class Threads:
 
     async def runs(self, thread_id: str) -> Sequence[Run]:
         """All runs of a thread, oldest first."""
-        return [
-            self._run(thread_id, row) for row in await self._database.fetch(_SQL["runs"], {"thread": thread_id})
-        ]
+        return [self._run(thread_id, row) for row in await self._database.fetch(_SQL["runs"], {"thread": thread_id})]
 
     async def waits(self, thread_id: str, run_id: str) -> Sequence[Wait]:
         """All waits of a run, ended ones too, oldest first."""

@@ -8,6 +8,7 @@ blocking call on the runtime's own thread would wait for itself, and is refused 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
@@ -114,7 +115,9 @@ class Runtime(AsyncRuntime):
         """Run a coroutine function on the runtime's thread and wait; Ctrl-C cancels it there and waits for it."""
         if self._portal is None:
             if self._opened is not None:
-                raise errors.WrongLoop("this runtime was opened with `async with`; use its async methods, such as ainvoke")
+                raise errors.WrongLoop(
+                    "this runtime was opened with `async with`; use its async methods, such as ainvoke"
+                )
             raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`")
         if threading.get_ident() == self._thread:
             raise errors.WrongLoop(
@@ -126,8 +129,6 @@ class Runtime(AsyncRuntime):
             return future.result()
         except KeyboardInterrupt:
             future.cancel()
-            try:
+            with contextlib.suppress(CancelledError, asyncio.CancelledError):
                 future.result()
-            except (CancelledError, asyncio.CancelledError):
-                pass
             raise

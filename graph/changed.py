@@ -52,9 +52,7 @@ async def refuse_if_changed(graph: Graph, saver: LeasedSaver, thread_id: str) ->
     await _check(graph, saver, thread_id, "", ())
 
 
-async def _check(
-    graph: Graph, saver: LeasedSaver, thread_id: str, namespace: str, path: tuple[str, ...]
-) -> None:
+async def _check(graph: Graph, saver: LeasedSaver, thread_id: str, namespace: str, path: tuple[str, ...]) -> None:
     found = await saver.aget_tuple({"configurable": {"thread_id": thread_id, "checkpoint_ns": namespace}})
     if found is None:
         return

@@ -36,9 +36,7 @@ def thread_id_of(value: object) -> str:
             f"a thread id has at most {_LONGEST_ID} characters, not {len(value)}: {value[:40]!r}..."
         )
     if not value.isprintable() or value != value.strip():
-        raise errors.InvalidThreadId(
-            f"a thread id must be printable and not begin or end with a space: {value[:40]!r}"
-        )
+        raise errors.InvalidThreadId(f"a thread id must be printable and not begin or end with a space: {value[:40]!r}")
     return value
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -230,14 +230,15 @@ class Driver:
             return output if isinstance(output, dict) else {"output": output}
         last: Mapping[str, Any] = {}
         questions: list[Interrupt] = []
-        async for namespace, mode, part in self._graph.astream(
+        parts: AsyncIterator[Any] = self._graph.astream(
             value,
             self._config,
             context=context,
             durability="sync",
             stream_mode=["values", "tasks", "messages", "custom"],
             subgraphs=True,
-        ):
+        )
+        async for namespace, mode, part in parts:
             if mode == "values" and not namespace:
                 last = part
             if mode == "tasks" and not namespace and part.get("interrupts"):

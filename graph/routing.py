@@ -6,7 +6,7 @@ Invariant: every call that a model made leads to exactly one tool message, and n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langgraph.graph import END
@@ -72,19 +72,19 @@ def tool_calls(answer: AIMessage, messages: list[AnyMessage], turn: int, namespa
     return calls
 
 
-def after_validation(state: OperationState) -> Literal["approval", "__end__"]:
+def after_validation(state: OperationState) -> str:
     """A planned call goes on; one that was sent back has its message already."""
     return "approval" if "planned" in state else END
 
 
-def after_approval(state: OperationState) -> Literal["operate", "approval", "__end__"]:
+def after_approval(state: OperationState) -> str:
     """Granted, asked again, or declined with a message."""
     if state.get("granted"):
         return "operate"
     return END if state.get("messages") else "approval"
 
 
-def after_operate(state: OperationState) -> Literal["approval", "__end__"]:
+def after_operate(state: OperationState) -> str:
     """Done, or back for a grant that was missing."""
     return END if state.get("granted") else "approval"
 

@@ -79,8 +79,8 @@ class AsyncRuntime:
         settings: Settings | None = None,
     ) -> None:
         self._settings = settings or Settings()
-        url = database_url or (self._settings.database_url and self._settings.database_url.get_secret_value())
-        self._url = url
+        configured = self._settings.database_url
+        self._url = database_url or (configured.get_secret_value() if configured else None)
         self.name = name
         self.version = version
         self._model = model or self._settings.model
@@ -106,9 +106,7 @@ class AsyncRuntime:
             url = await asyncio.to_thread(self._embedded.acquire)
         try:
             await migrate(url)
-            database = Database(
-                url, pool_size=self._settings.pool_size, retry_seconds=self._settings.retry_seconds
-            )
+            database = Database(url, pool_size=self._settings.pool_size, retry_seconds=self._settings.retry_seconds)
             await database.open()
         except BaseException:
             await self._release_embedded()
@@ -233,9 +231,7 @@ class AsyncRuntime:
             await self._answer(thread, answer, as_)
         return await self.acarry_on(thread, on_event=on_event, follow=follow)
 
-    async def acarry_on(
-        self, thread_id: str, *, on_event: OnEvent | None = None, follow: bool = True
-    ) -> Result:
+    async def acarry_on(self, thread_id: str, *, on_event: OnEvent | None = None, follow: bool = True) -> Result:
         """Drive what is due on a thread, or follow whoever does."""
         known = await self.store.threads.get(thread_id)
         if known.status in _FINAL or known.status is Status.WAITING:

@@ -7,7 +7,7 @@ from there. An answer that says nothing usable stays in the conversation and is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -17,7 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Call
-from standfast.nodes.state import answered
+from standfast.nodes.state import Node, answered
 from standfast.tools.digests import operation_id
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.operations import Effect, Operation, Policy
@@ -28,9 +28,7 @@ _EMPTY = "Your last message was empty. Answer the request, or call a tool."
 ModelFor = Callable[[Drive], BaseChatModel]
 
 
-def analysis_node(
-    model_for: ModelFor, operations: Iterable[Operation], instructions: str
-) -> Callable[[Any, RunnableConfig], Awaitable[dict[str, Any]]]:
+def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instructions: str) -> Node[Any]:
     """A node that asks the model, offering it these operations. State needs `messages`, and `turn` is counted."""
     tools = [one.tool_schema() for one in operations]
 
@@ -85,10 +83,8 @@ def is_empty(message: AnyMessage) -> bool:
 
 
 def _prompt(instructions: str, messages: list[AnyMessage]) -> list[AnyMessage]:
-    prompt: list[AnyMessage] = [SystemMessage(instructions)]
-    for one in answered(messages):
-        prompt.append(HumanMessage(_EMPTY) if is_empty(one) else one)
-    return prompt
+    shown = [HumanMessage(_EMPTY) if is_empty(one) else one for one in answered(messages)]
+    return [SystemMessage(instructions), *shown]
 
 
 def _digest(messages: list[AnyMessage]) -> str:

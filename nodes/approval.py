@@ -7,7 +7,6 @@ nothing asks again by an edge back here, under a new id.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -18,13 +17,15 @@ from standfast.checkpoint.approvals import Approval, Request
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Call
 from standfast.nodes.request import approval_request
-from standfast.nodes.state import OperationState
+from standfast.nodes.state import Node, OperationState
 from standfast.tools.digests import approval_digest, call_digest
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.operations import Operation, Registry
 
 
-def approval_node(registry: Registry) -> Callable[[OperationState, RunnableConfig], Awaitable[dict[str, Any]]]:
+def approval_node(
+    registry: Registry,
+) -> Node[OperationState]:
     """A node that lets a planned call through, asks a person first, or ends it with the person's no."""
 
     async def approval(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
@@ -50,7 +51,10 @@ def approval_node(registry: Registry) -> Callable[[OperationState, RunnableConfi
             arguments = dict(request.arguments)
             edited = request.decided_by if request.decision == "edit" else None
             digest = call_digest(operation.name, arguments)
-            return {"granted": True, "planned": {**planned, "arguments": arguments, "digest": digest, "edited_by": edited}}
+            return {
+                "granted": True,
+                "planned": {**planned, "arguments": arguments, "digest": digest, "edited_by": edited},
+            }
         return {"granted": False, "messages": [_declined(state, request)]}
 
     return approval

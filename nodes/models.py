@@ -35,7 +35,8 @@ def load_model(name: str) -> BaseChatModel:
         raise errors.ModelNotConfigured(f"there is no model {name!r}; use offline or openai:NAME", model=name)
     if not os.environ.get("OPENAI_API_KEY"):
         raise errors.ModelNotConfigured(
-            f"model {name!r} needs OPENAI_API_KEY (and OPENAI_BASE_URL for another compatible server)", model=name
+            f"model {name!r} needs OPENAI_API_KEY (and OPENAI_BASE_URL for another compatible server)",
+            model=name,
         )
     # Attempts are counted in the ledger: the client must not add its own.
     return ChatOpenAI(model=model, max_retries=0, timeout=_REQUEST_SECONDS, stream_usage=True)

@@ -7,7 +7,6 @@ needed is found out here again, from the policy and the checks, whichever way th
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -16,7 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.nodes.approval import planned_call
-from standfast.nodes.state import OperationState
+from standfast.nodes.state import Node, OperationState
 from standfast.nodes.validation import MENDABLE, failed_checks
 from standfast.tools.drive import drive_of
 from standfast.tools.failures import FailureClass
@@ -24,7 +23,7 @@ from standfast.tools.ledger import Outcome
 from standfast.tools.operations import OperationContext, Registry
 
 
-def operate_node(registry: Registry) -> Callable[[OperationState, RunnableConfig], Awaitable[dict[str, Any]]]:
+def operate_node(registry: Registry) -> Node[OperationState]:
     """A node that executes `planned`, or sends it back for a grant that it lacks."""
 
     async def operate(state: OperationState, config: RunnableConfig) -> dict[str, Any]:

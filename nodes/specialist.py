@@ -6,21 +6,20 @@ nothing but its answer reaches the parent.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.runnables import Runnable, RunnableConfig
 
 from standfast.checkpoint.crashpoints import reach
-from standfast.nodes.state import Delegation, last_answer
+from standfast.nodes.state import Delegation, Node, last_answer
 from standfast.nodes.validation import call_id
 from standfast.tools.drive import drive_of
 
 
 def specialist_node(
     graph: Runnable[Any, Any],
-) -> Callable[[Delegation, RunnableConfig], Awaitable[dict[str, Any]]]:
+) -> Node[Delegation]:
     """A node that lets `graph` (over `SpecialistState`) work on a delegated task."""
 
     async def specialist(state: Delegation, config: RunnableConfig) -> dict[str, Any]:

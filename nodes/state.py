@@ -7,11 +7,22 @@ not the whole list again (docs/decisions/0001-messages.md).
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, NotRequired, TypedDict
+from collections.abc import Awaitable
+from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph.message import _messages_delta_reducer
+
+S_contra = TypeVar("S_contra", contravariant=True)
+
+
+class Node(Protocol[S_contra]):
+    """A node: from the state and the configuration to the channels it writes."""
+
+    def __call__(self, state: S_contra, config: RunnableConfig) -> Awaitable[dict[str, Any]]: ...
+
 
 Messages = Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=50)]
 
@@ -107,16 +118,16 @@ def answered(messages: list[AnyMessage]) -> list[AnyMessage]:
         whole.append(one)
         if not isinstance(one, AIMessage):
             continue
-        for call in [*one.tool_calls, *one.invalid_tool_calls]:
-            if call["id"] not in results:
-                whole.append(
-                    ToolMessage(
-                        "This call was not carried out: its run ended before it.",
-                        tool_call_id=call["id"] or "",
-                        name=call["name"] or "",
-                        status="error",
-                    )
-                )
+        whole.extend(
+            ToolMessage(
+                "This call was not carried out: its run ended before it.",
+                tool_call_id=call["id"] or "",
+                name=call["name"] or "",
+                status="error",
+            )
+            for call in [*one.tool_calls, *one.invalid_tool_calls]
+            if call["id"] not in results
+        )
     return whole
 
 

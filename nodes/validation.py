@@ -5,7 +5,6 @@ What fails goes back to the model with the reason, at most twice; then a person 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from langchain_core.messages import ToolMessage
@@ -13,7 +12,7 @@ from langchain_core.runnables import RunnableConfig
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
-from standfast.nodes.state import OperationState, ToolCall
+from standfast.nodes.state import Node, OperationState, ToolCall
 from standfast.tools.digests import call_digest, operation_id
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.failures import InvalidArguments
@@ -24,7 +23,9 @@ _MOST_MENDS: Final = 2
 _READERS: Final = frozenset({"search_documents", "read_document"})
 
 
-def validation_node(registry: Registry) -> Callable[[OperationState, RunnableConfig], Awaitable[dict[str, Any]]]:
+def validation_node(
+    registry: Registry,
+) -> Node[OperationState]:
     """A node that turns `call` into `planned`, or into the tool message that says what is wrong with it."""
 
     async def validation(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
@@ -59,9 +60,7 @@ def validation_node(registry: Registry) -> Callable[[OperationState, RunnableCon
 
 def call_id(drive: Drive, call: ToolCall) -> str:
     """The durable id of the operation that this call intends."""
-    return operation_id(
-        drive.run.thread_id, drive.run.id, call["namespace"], call["turn"], call["index"], "tool"
-    )
+    return operation_id(drive.run.thread_id, drive.run.id, call["namespace"], call["turn"], call["index"], "tool")
 
 
 def refusal(call: ToolCall, operation_id: str, reason: str) -> ToolMessage:

@@ -58,9 +58,7 @@ def _digest(value: Mapping[str, Any]) -> str:
     try:
         return hashlib.sha256(rfc8785.dumps(_canonical(value))).hexdigest()
     except (rfc8785.CanonicalizationError, UnicodeError, RecursionError) as error:
-        raise errors.UnstorableValue(
-            f"the arguments of a call must be JSON: {error}", path="arguments"
-        ) from error
+        raise errors.UnstorableValue(f"the arguments of a call must be JSON: {error}", path="arguments") from error
 
 
 def _canonical(value: Any) -> Any:

@@ -12,7 +12,7 @@ _MOST_PASSAGES: Final = 20
 
 @operation(policy=Policy(effect=Effect.READ, retries=2))
 async def search_documents(query: str, context: OperationContext, limit: int = 5) -> list[dict[str, Any]]:
-    """Search the run's documents. Returns the best passages, each with its document's name, the passage's number and its text."""
+    """Search the run's documents. Returns the best passages, each with its document, its number and its text."""
     if not query.strip():
         raise InvalidArguments("query must have at least one word")
     limit = max(1, min(limit, _MOST_PASSAGES))
@@ -23,7 +23,7 @@ async def search_documents(query: str, context: OperationContext, limit: int = 5
 async def read_document(
     document: str, context: OperationContext, passage: int = 0, count: int = 1
 ) -> list[dict[str, Any]]:
-    """Read `count` passages of a document, from number `passage` on. `document` is a name that search_documents returned."""
+    """Read `count` passages of a document from number `passage` on. `document` is a name that a search returned."""
     count = max(1, min(count, _MOST_PASSAGES))
     found = await context.documents.passages(
         context.run.collection_id, document, first=passage, last=passage + count - 1

@@ -38,7 +38,5 @@ def drive_of(config: RunnableConfig) -> Drive:
     """The drive that a node runs under. Raises `UsageError` outside a runtime."""
     drive = config.get("configurable", {}).get(KEY)
     if not isinstance(drive, Drive):
-        raise errors.UsageError(
-            "this node works only under standfast.graph.Runtime, which holds the thread's lease"
-        )
+        raise errors.UsageError("this node works only under standfast.graph.Runtime, which holds the thread's lease")
     return drive

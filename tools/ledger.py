@@ -69,13 +69,9 @@ class Ledger:
             await asyncio.sleep(_FIRST_DELAY * 2 ** (outcome.attempt - 1))
 
     async def _begin(self, call: Call, policy: Policy, needs_grant: bool) -> Begun:
-        return await self._operations.begin(
-            self._lease, call, needs_grant=needs_grant, policy_version=policy.version
-        )
+        return await self._operations.begin(self._lease, call, needs_grant=needs_grant, policy_version=policy.version)
 
-    async def _attempt(
-        self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool
-    ) -> Outcome | Again:
+    async def _attempt(self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool) -> Outcome | Again:
         begun = await self._begin(call, policy, needs_grant)
         if begun.state != "executing":
             return _recorded(begun)
@@ -139,9 +135,7 @@ class Ledger:
             await self._finish(call, attempt, "planned", None, kind, message)
             return Again(attempt)
         # A model that does not answer ends the drive, not the operation: a later drive asks it again.
-        await self._finish(
-            call, attempt, "planned" if call.kind == "model" else "failed", None, kind, message
-        )
+        await self._finish(call, attempt, "planned" if call.kind == "model" else "failed", None, kind, message)
         return Outcome("failed", None, kind, message, attempt)
 
     async def _finish(
@@ -171,6 +165,4 @@ def _recorded(begun: Begun) -> Outcome:
         state = "succeeded"
     else:
         state = "unknown" if begun.state == "unknown" else "failed"
-    return Outcome(
-        state, begun.result, begun.failure_class, begun.failure_message, begun.attempt, reused=True
-    )
+    return Outcome(state, begun.result, begun.failure_class, begun.failure_message, begun.attempt, reused=True)

@@ -105,15 +105,12 @@ class Operation:
     def validate(self, arguments: Any) -> dict[str, Any]:
         """The arguments as they will be executed. Raises `InvalidArguments` with a sentence for the model."""
         if not isinstance(arguments, Mapping):
-            raise InvalidArguments(
-                f"the arguments of {self.name} must be an object, not {type(arguments).__name__}"
-            )
+            raise InvalidArguments(f"the arguments of {self.name} must be an object, not {type(arguments).__name__}")
         try:
             valid = self.schema.model_validate(dict(arguments))
         except ValidationError as error:
             problems = "; ".join(
-                f"{'.'.join(str(step) for step in one['loc']) or 'arguments'}: {one['msg']}"
-                for one in error.errors()
+                f"{'.'.join(str(step) for step in one['loc']) or 'arguments'}: {one['msg']}" for one in error.errors()
             )
             raise InvalidArguments(f"the arguments of {self.name} are not valid: {problems}") from error
         unknown = set(arguments) - set(self.schema.model_fields)
@@ -191,19 +188,15 @@ def _of_function(
     title = name or function.__name__
     text = description or inspect.getdoc(function)
     if not text:
-        raise errors.InvalidOperation(
-            f"operation {title!r} needs a docstring or a description: the model reads it"
-        )
+        raise errors.InvalidOperation(f"operation {title!r} needs a docstring or a description: the model reads it")
     is_async = inspect.iscoroutinefunction(function)
     if not is_async:
         _refuse_blocking(title, policy)
     parameters = inspect.signature(function).parameters
-    if any(
-        one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY) for one in parameters.values()
-    ):
+    if any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD, one.POSITIONAL_ONLY) for one in parameters.values()):
         raise errors.InvalidOperation(f"operation {title!r} must take named parameters only")
     takes_context = _CONTEXT in parameters
-    schema = create_schema_from_function(title, function, filter_args=[_CONTEXT] if takes_context else [])
+    schema = _pydantic(create_schema_from_function(title, function, filter_args=[_CONTEXT] if takes_context else []))
 
     async def call(arguments: Mapping[str, Any], context: OperationContext) -> Any:
         valid = schema.model_validate(dict(arguments))
@@ -226,14 +219,20 @@ def _of_tool(
     version: str,
 ) -> Operation:
     title = name or tool.name
-    if not tool.coroutine if hasattr(tool, "coroutine") else False:
+    if getattr(tool, "coroutine", True) is None:
         _refuse_blocking(title, policy)
-    schema = tool.get_input_schema()
+    schema = _pydantic(tool.get_input_schema())
 
     async def call(arguments: Mapping[str, Any], context: OperationContext) -> Any:
         return await tool.ainvoke(dict(arguments))
 
     return Operation(title, description or tool.description, policy, schema, call, checks, version)
+
+
+def _pydantic(schema: object) -> type[BaseModel]:
+    if not (isinstance(schema, type) and issubclass(schema, BaseModel)):
+        raise errors.InvalidOperation(f"the arguments of {schema!r} are not described by a pydantic 2 model")
+    return schema
 
 
 def _refuse_blocking(title: str, policy: Policy) -> None:

@@ -48,9 +48,7 @@ async def sources_were_read(arguments: Mapping[str, Any], context: CheckContext)
         if (document, passage) not in context.passages_read:
             failed.append(f"{where}: this passage was not read in this run")
             continue
-        found = await context.documents.passages(
-            context.run.collection_id, document, first=passage, last=passage
-        )
+        found = await context.documents.passages(context.run.collection_id, document, first=passage, last=passage)
         if not found or _squeezed(quote) not in _squeezed(found[0]["text"]):
             failed.append(f"{where}: {_shortened(quote)!r} does not stand there word for word")
         elif _squeezed(quote) not in _squeezed(arguments["body"]):
@@ -61,9 +59,8 @@ async def sources_were_read(arguments: Mapping[str, Any], context: CheckContext)
         elif hashes[source["document"]] != source["sha256"]:
             failed.append(f"source {source['document']!r} has the hash {hashes[source['document']]}")
     quoted = {one["document"] for one in arguments["quotations"]}
-    for missing in sorted(quoted - {one["document"] for one in arguments["sources"]}):
-        failed.append(f"{missing!r} is quoted but not listed as a source")
-    return failed
+    unlisted = sorted(quoted - {one["document"] for one in arguments["sources"]})
+    return [*failed, *(f"{one!r} is quoted but not listed as a source" for one in unlisted)]
 
 
 @operation(
@@ -77,7 +74,7 @@ async def publish_report(
     sources: list[Source],
     context: OperationContext,
 ) -> dict[str, str]:
-    """Publish a report in Markdown. Every quotation must stand word for word in a passage that was read, and in the body."""
+    """Publish a report in Markdown. Each quotation must stand word for word in a passage you read, and in the body."""
     settings = context.run.settings
     if settings.reports_url:
         report = {
@@ -102,9 +99,7 @@ async def publish_report(
 def write_whole(path: Path, text: str) -> None:
     """Write a file so that a crash leaves all of it or nothing, and a second time changes nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(
-        f".{path.name}.tmp"
-    )  # the same name again: a killed attempt leaves nothing behind
+    temporary = path.with_name(f".{path.name}.tmp")  # the same name again: a killed attempt leaves nothing behind
     try:
         with temporary.open("w", encoding="utf-8") as file:
             file.write(text)
