@@ -25,9 +25,7 @@ OLDEST = 15
 DEBIAN = Path("/usr/lib/postgresql")
 
 _PROGRAMS = ("initdb", "pg_ctl", "postgres")
-_NOT_FOR_A_SHELL = re.compile(
-    r"[\"$`\\\n]"
-)  # initdb and pg_ctl write the path of `postgres` into a shell's line
+_NOT_FOR_A_SHELL = re.compile(r"[\"$`\\\n]")  # initdb and pg_ctl write the path of `postgres` into a shell's line
 
 
 def find_binaries(required: int | None = None) -> Path:
@@ -80,9 +78,7 @@ def _major(folder: Path) -> int:
     if not all(os.access(folder / program, os.X_OK) for program in _PROGRAMS):
         return 0
     try:
-        answer = subprocess.run(
-            [folder / "postgres", "--version"], capture_output=True, timeout=10, check=True
-        )
+        answer = subprocess.run([folder / "postgres", "--version"], capture_output=True, timeout=10, check=True)
     except (OSError, subprocess.SubprocessError):
         return 0
     number = re.search(rb"\d+", answer.stdout)
@@ -103,18 +99,16 @@ class Account:
         """The caller; for root the owner of the data, and before there is any `postgres`, else `nobody`."""
         if os.geteuid() != 0:
             return cls("", os.geteuid(), os.getegid(), other=False)
-        accounts = {entry.pw_uid if data.exists() else entry.pw_name: entry for entry in pwd.getpwall()}
-        for wanted in (data.stat().st_uid,) if data.exists() else ("postgres", "nobody"):
-            if wanted and (entry := accounts.get(wanted)):
-                return cls(entry.pw_name, entry.pw_uid, entry.pw_gid, other=True)
-        raise EmbeddedPostgresError(
-            f"Postgres does not run as root, and no other account is there to run {str(data)!r} as: be a"
-            " normal user, or add an account `postgres`, or set STANDFAST_DATABASE_URL to a server"
-        )
+        owner = data.stat().st_uid if data.exists() else 0
+        entry = _entry(owner) if owner else _entry("postgres") or _entry("nobody")
+        if entry is None:
+            raise EmbeddedPostgresError(
+                f"Postgres does not run as root, and no other account is there to run {str(data)!r} as: be a normal"
+                " user, or add an account `postgres`, or set STANDFAST_DATABASE_URL to a PostgreSQL server"
+            )
+        return cls(entry.pw_name, entry.pw_uid, entry.pw_gid, other=True)
 
-    def run(
-        self, *command: str | Path, cwd: Path, keep: int | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, cwd: Path, keep: int | None = None) -> subprocess.CompletedProcess[str]:
         """Run one program to its end; it, and what it starts, inherits the file descriptor `keep`."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith(("PG", "LC_", "LANG"))}
         return subprocess.run(
@@ -135,10 +129,7 @@ class Account:
 
     def reaches(self, path: Path) -> bool:
         """Whether the account may execute a file or enter a folder."""
-        return (
-            not self.other
-            or not self.run("/bin/sh", "-c", 'test -x "$1"', "sh", path, cwd=Path("/")).returncode
-        )
+        return not self.other or not self.run("/bin/sh", "-c", 'test -x "$1"', "sh", path, cwd=Path("/")).returncode
 
     def own(self, *paths: Path) -> None:
         """Give files to the account."""
@@ -180,3 +171,10 @@ class Account:
                 shutil.copytree(wheel.parent / part, staging / part, symlinks=True, ignore=unneeded)
         self.own(staging, *staging.rglob("*"))
         staging.rename(copy)
+
+
+def _entry(who: int | str) -> pwd.struct_passwd | None:
+    try:
+        return pwd.getpwuid(who) if isinstance(who, int) else pwd.getpwnam(who)
+    except KeyError:
+        return None

@@ -21,6 +21,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
+
 from standfast.checkpoint.binaries import Account, find_binaries
 from standfast.checkpoint.errors import EmbeddedPostgresError
 
@@ -118,9 +119,7 @@ class Cluster:
             self.directory.chmod(0o711)
         if not self.account.reaches(self.directory):
             closed = next(path for path in way if not self.account.reaches(path))
-            raise self.failure(
-                f"root's server runs as {self.account.name!r}, which may not enter {str(closed)!r}"
-            )
+            raise self.failure(f"root's server runs as {self.account.name!r}, which may not enter {str(closed)!r}")
 
     def start(self, claim: int, settings: Mapping[str, str]) -> int:
         """Start a server, after initdb if there is no data yet, and do not wait for it.
@@ -142,11 +141,8 @@ class Cluster:
             "timezone": "UTC",
             "log_timezone": "UTC",
         }
-        config = self.data / "standfast.conf"
-        config.write_text(
-            "".join(f"{name} = '{value}'\n" for name, value in (values | dict(settings)).items())
-        )
-        self.account.own(config)
+        lines = [f"{name} = '{value}'\n" for name, value in (values | dict(settings)).items()]
+        self._write(self.data / "standfast.conf", "".join(lines))
         if self._log_size() > _LOG_BYTES:
             self.log.replace(self.log.with_suffix(".old.log"))
         begins = self._log_size()
@@ -180,32 +176,29 @@ class Cluster:
         self._discard(staging, secret)  # of an initdb that was killed
         try:
             staging.mkdir(mode=0o700)
-            secret.touch(mode=0o600)
-            secret.write_text(secrets.token_urlsafe(24))
-            self.account.own(staging, secret)
-            options = (
-                "-U",
-                "postgres",
-                "-A",
-                "scram-sha-256",
-                "--pwfile=password.new",
-                "-E",
-                "UTF8",
-                "--no-locale",
-            )
-            initdb = (binaries / "initdb", "-D", "data.new", *options)
-            done = self.account.run(*initdb, cwd=self.directory, keep=claim)
+            self.account.own(staging)
+            self._write(secret, secrets.token_urlsafe(24))
+            options = "-D data.new -U postgres -A scram-sha-256 --pwfile=password.new -E UTF8 --no-locale"
+            done = self.account.run(binaries / "initdb", *options.split(), cwd=self.directory, keep=claim)
             if done.returncode:
                 raise self.failure(f"initdb failed, and nothing of it is left: {cause(done.stderr)}")
-            with (staging / "postgresql.conf").open("a") as file:
-                file.write("\ninclude 'standfast.conf'\n")
-            _sync(secret, staging / "postgresql.conf")
+            config = staging / "postgresql.conf"
+            self._write(config, config.read_text() + "\ninclude 'standfast.conf'\n")
+            _sync(secret, config)
             secret.rename(self.directory / "password")
             staging.rename(self.data)
             _sync(self.directory)  # a commit must not outlive the name that leads to it
         except BaseException:
             self._discard(staging, secret)
             raise
+
+    def _write(self, path: Path, text: str) -> None:
+        """A new file of the server's account; what stands in its place, a link perhaps, is not written to."""
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            if self.account.other:
+                os.fchown(file.fileno(), self.account.uid, self.account.gid)
+            file.write(text)
 
     @staticmethod
     def _discard(staging: Path, secret: Path) -> None:
@@ -220,9 +213,7 @@ class Cluster:
             self.account.own(self.sockets)
         found = self.sockets.lstat()  # below /tmp, anybody could have made it first
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != self.account.uid or found.st_mode & 0o077:
-            raise self.failure(
-                f"its folder of sockets {str(self.sockets)!r} is not the server's own: remove it"
-            )
+            raise self.failure(f"its folder of sockets {str(self.sockets)!r} is not the server's own: remove it")
 
     def remove_sockets(self) -> None:
         """Remove the folder of a server that has left; what a killed one left is for the next start."""

@@ -27,6 +27,7 @@ from typing import Self
 
 import platformdirs
 import psycopg
+
 from standfast.checkpoint.cluster import Cluster, cause
 from standfast.checkpoint.errors import EmbeddedPostgresError
 
@@ -155,16 +156,12 @@ class EmbeddedPostgres:
                         )
                     log_from = self._cluster.start(claim, self._settings)
                     wait = self._patience()
-            wait(
-                "the processes of an earlier server or initdb to end"
-                if log_from is None
-                else "the server to start"
-            )
+            left = "the processes of an earlier server or initdb to end"
+            wait(left if log_from is None else "the server to start")
 
     def _ensure_database(self) -> None:
-        with psycopg.connect(
-            self._cluster.uri("postgres"), autocommit=True, connect_timeout=10
-        ) as connection:
+        uri = self._cluster.uri("postgres")
+        with psycopg.connect(uri, autocommit=True, connect_timeout=10) as connection:
             known = connection.execute("select 1 from pg_database where datname = %s", [DATABASE])
             if known.fetchone() is None:
                 connection.execute("create database standfast")
@@ -206,9 +203,7 @@ class EmbeddedPostgres:
         if self._users is None:
             return
         if self._holder == os.getpid():
-            fcntl.flock(
-                self._users, fcntl.LOCK_UN
-            )  # closing is not enough if a forked child has the file too
+            fcntl.flock(self._users, fcntl.LOCK_UN)  # a forked child may have the file open
         os.close(self._users)
         self._users = None
         atexit.unregister(self.release)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from standfast.checkpoint import binaries
 from standfast.checkpoint.binaries import find_binaries
 from standfast.checkpoint.embedded import EmbeddedPostgres
@@ -137,8 +138,6 @@ def test_windows_is_told_to_name_a_database(monkeypatch: pytest.MonkeyPatch) -> 
     assert "STANDFAST_DATABASE_URL" in refused.value.message
 
 
-def test_the_default_directory_is_below_standfast_data_dir(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_default_directory_is_below_standfast_data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDFAST_DATA_DIR", str(tmp_path))
     assert tmp_path.resolve() / "postgres" == EmbeddedPostgres().directory

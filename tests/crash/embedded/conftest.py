@@ -15,6 +15,7 @@ from typing import Any
 
 import psycopg
 import pytest
+
 from standfast.checkpoint.embedded import EmbeddedPostgres
 
 PG15 = Path("/usr/lib/postgresql/15/bin")

@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
+
 from standfast.checkpoint.cluster import Cluster
 from standfast.checkpoint.embedded import EmbeddedPostgres
 from standfast.checkpoint.errors import EmbeddedPostgresError
@@ -218,9 +219,7 @@ def test_an_initdb_that_fails_leaves_nothing_half_done(place: Path) -> None:
 def small_disk(at: Path, size: str) -> Iterator[Path]:
     at.mkdir()
     options = f"size={size},mode=0755"
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", at], capture_output=True, text=True
-    )
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", at], capture_output=True, text=True)
     if mounted.returncode:
         pytest.skip(f"a full disk needs a mount: {mounted.stderr.strip()}")
     try:

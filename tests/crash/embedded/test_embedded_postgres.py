@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import psycopg
 import pytest
+
 from standfast.checkpoint.embedded import EmbeddedPostgres
 
 Hold = Callable[..., Any]
