@@ -16,7 +16,7 @@ from standfast.nodes.models import load_model
 from standfast.nodes.operate import operate_node
 from standfast.nodes.record import record
 from standfast.nodes.specialist import specialist_node
-from standfast.nodes.state import AgentState, OperationState, SpecialistState
+from standfast.nodes.state import AgentState, OperationResult, OperationState, SpecialistState
 from standfast.nodes.validation import validation_node
 from standfast.tools.documents import read_document, search_documents
 from standfast.tools.drive import Drive
@@ -89,9 +89,9 @@ def build_agent(
     return graph
 
 
-def operation_graph(registry: Registry) -> StateGraph[OperationState, None, OperationState, OperationState]:
+def operation_graph(registry: Registry) -> StateGraph[OperationState, None, OperationState, OperationResult]:
     """The subgraph of one tool call: validation, approval, operate. Each call has its own, and waits by itself."""
-    graph = StateGraph(OperationState)
+    graph = StateGraph(OperationState, output_schema=OperationResult)
     graph.add_node("validation", validation_node(registry))
     graph.add_node("approval", approval_node(registry))
     graph.add_node("operate", operate_node(registry))

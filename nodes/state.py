@@ -1,6 +1,6 @@
 """The state of the agent's graphs.
 
-Invariant: a subgraph shares only `messages` with its parent, a channel with a reducer; two calls that end in
+Invariant: a subgraph gives only `messages` back to its parent, a channel with a reducer; two calls that end in
 the same step never meet in a plain key. Messages are a `DeltaChannel`: a checkpoint holds what a step added,
 not the whole list again (docs/decisions/0001-messages.md).
 """
@@ -83,6 +83,12 @@ class OperationState(TypedDict):
     round: NotRequired[int]
     granted: NotRequired[bool]
     note: NotRequired[str]
+    messages: Messages
+
+
+class OperationResult(TypedDict):
+    """What a tool call's subgraph gives back to its parent: messages only."""
+
     messages: Messages
 
 
