@@ -17,6 +17,7 @@ from langchain_core.runnables import RunnableConfig
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Call
+from standfast.nodes.models import ask
 from standfast.nodes.state import Node, answered
 from standfast.tools.digests import operation_id
 from standfast.tools.drive import Drive, drive_of
@@ -37,7 +38,6 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
         turn = state.get("turn", 0) + 1
         messages = _prompt(instructions, state["messages"])
         model = model_for(drive)
-        bound = model.bind_tools(tools) if tools else model
         namespace = state.get("namespace", "")
         call = Call(
             id=operation_id(drive.run.thread_id, drive.run.id, namespace, turn, 0, "model"),
@@ -52,13 +52,11 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
             arguments={"messages": len(messages)},
         )
 
-        async def ask(attempt: int, connection: Any) -> AIMessage:
-            answer = await bound.ainvoke(messages, config)
-            if not isinstance(answer, AIMessage):
-                raise TypeError(f"the model returned a {type(answer).__name__}, not an AIMessage")
+        async def effect(attempt: int, connection: Any) -> AIMessage:
+            answer = await ask(model, tools, messages, config)
             return answer.model_copy(update={"id": f"answer-{call.id}"})
 
-        outcome = await drive.ledger.execute(call, MODEL_POLICY, ask)
+        outcome = await drive.ledger.execute(call, MODEL_POLICY, effect)
         reach("node.analysis")
         if outcome.state != "succeeded":
             raise errors.ModelFailed(

@@ -1,15 +1,29 @@
-"""Which model answers: the only place that names a provider.
+"""Which model answers, and what counts as its answer: the only place that names a provider.
 
-Invariant: a model is known by a name that can be stored with a run; keys stay in the environment.
+Invariants: a model is known by a name that can be stored with a run; keys stay in the environment. An answer is
+whole or it is a failure: a stream that ended early, or arguments that were cut off, never pass for what the
+model meant.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import (
+    AIMessage,
+    AIMessageChunk,
+    AnyMessage,
+    InvalidToolCall,
+    ToolCall,
+    message_chunk_to_message,
+)
+from langchain_core.runnables import RunnableConfig
 from langchain_openai import ChatOpenAI
+from langchain_openai.chat_models.base import BaseChatOpenAI
 
 from standfast.checkpoint import errors
 from standfast.nodes.offline import OfflineModel
@@ -40,3 +54,57 @@ def load_model(name: str) -> BaseChatModel:
         )
     # Attempts are counted in the ledger: the client must not add its own.
     return ChatOpenAI(model=model, max_retries=0, timeout=_REQUEST_SECONDS, stream_usage=True)
+
+
+class IncompleteAnswer(ConnectionError):
+    """The model's answer ended before it was whole, or could not be read; asking again may help."""
+
+
+async def ask(
+    model: BaseChatModel, tools: Sequence[dict[str, Any]], messages: list[AnyMessage], config: RunnableConfig
+) -> AIMessage:
+    """One answer of the model, streamed and put together. Raises the provider's errors and `IncompleteAnswer`.
+
+    Tool calls whose arguments are not a whole JSON object are in `invalid_tool_calls`: put together from a
+    stream, LangChain would complete them as far as they came.
+    """
+    bound = model.bind_tools(tools) if tools else model
+    total: AIMessage | None = None
+    try:
+        async for part in bound.astream(messages, config):
+            if not isinstance(part, AIMessage):
+                raise TypeError(f"the model returned a {type(part).__name__}, not an AIMessage")
+            total = part if total is None else total + part  # type: ignore[assignment]
+    except ValueError as error:  # a body that is no JSON, or no completion at all
+        raise IncompleteAnswer(f"the model's answer could not be read ({error})") from error
+    if total is None:
+        raise IncompleteAnswer("the model's stream was empty")
+    if isinstance(model, BaseChatOpenAI) and not total.response_metadata.get("finish_reason"):
+        raise IncompleteAnswer("the model's stream ended before its answer did")
+    if not isinstance(total, AIMessageChunk):
+        return total
+    calls, broken = _whole_calls(total)
+    answer = message_chunk_to_message(total)
+    assert isinstance(answer, AIMessage)
+    return answer.model_copy(update={"tool_calls": calls, "invalid_tool_calls": broken})
+
+
+def _whole_calls(answer: AIMessageChunk) -> tuple[list[ToolCall], list[InvalidToolCall]]:
+    calls: list[ToolCall] = []
+    broken: list[InvalidToolCall] = []
+    for chunk in answer.tool_call_chunks:
+        name, identifier, raw = chunk["name"] or "", chunk["id"], chunk["args"] or "{}"
+        try:
+            arguments = json.loads(raw)
+        except ValueError as error:
+            broken.append(_broken(name, identifier, raw, str(error)))
+            continue
+        if isinstance(arguments, dict):
+            calls.append(ToolCall(name=name, id=identifier, args=arguments, type="tool_call"))
+        else:
+            broken.append(_broken(name, identifier, raw, "the arguments are not a JSON object"))
+    return calls, broken
+
+
+def _broken(name: str, identifier: str | None, raw: str, why: str) -> InvalidToolCall:
+    return InvalidToolCall(name=name, id=identifier, args=raw, error=why, type="invalid_tool_call")

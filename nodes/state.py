@@ -116,25 +116,34 @@ def request_id(run_id: str) -> str:
 def answered(messages: list[AnyMessage]) -> list[AnyMessage]:
     """The conversation as a provider takes it: each tool call is followed by exactly one tool message.
 
-    A call of a run that was cancelled or superseded has none; it gets one that says so, in its place.
+    A call of a run that was cancelled or superseded has none; it gets one that says so, in its place. A
+    provider's call ids may repeat from turn to turn, so each answer is matched within its own turn.
     """
-    results = {one.tool_call_id for one in messages if isinstance(one, ToolMessage)}
     whole: list[AnyMessage] = []
-    for one in messages:
+    for position, one in enumerate(messages):
         whole.append(one)
-        if not isinstance(one, AIMessage):
-            continue
-        whole.extend(
-            ToolMessage(
-                "This call was not carried out: its run ended before it.",
-                tool_call_id=call["id"] or "",
-                name=call["name"] or "",
-                status="error",
+        if isinstance(one, AIMessage):
+            results = _results_after(messages, position)
+            whole.extend(
+                ToolMessage(
+                    "This call was not carried out: its run ended before it.",
+                    tool_call_id=call["id"] or "",
+                    name=call["name"] or "",
+                    status="error",
+                )
+                for call in [*one.tool_calls, *one.invalid_tool_calls]
+                if call["id"] not in results
             )
-            for call in [*one.tool_calls, *one.invalid_tool_calls]
-            if call["id"] not in results
-        )
     return whole
+
+
+def _results_after(messages: list[AnyMessage], position: int) -> set[str]:
+    results = set()
+    for one in messages[position + 1 :]:
+        if not isinstance(one, ToolMessage):
+            break
+        results.add(one.tool_call_id)
+    return results
 
 
 def last_answer(messages: list[AnyMessage]) -> str:
