@@ -1,14 +1,23 @@
-"""The agent and the runtime that drives it. What people use is exported here."""
+"""The agent and the runtime that drives it. What people use is exported here.
 
-from standfast.checkpoint.approvals import Approval
-from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import Status, Thread
-from standfast.graph.blocking import Runtime
-from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent
-from standfast.graph.events import StreamEvent
-from standfast.graph.result import Result
-from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
-from standfast.tools.principals import Principal
+The names are loaded when they are first used, so that a command that needs no graph does not pay for one.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from standfast.checkpoint.approvals import Approval
+    from standfast.checkpoint.stored_types import TypeRegistry
+    from standfast.checkpoint.threads import Status, Thread
+    from standfast.graph.blocking import Runtime
+    from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent
+    from standfast.graph.events import StreamEvent
+    from standfast.graph.result import Result
+    from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
+    from standfast.tools.principals import Principal
 
 __all__ = [
     "DEFAULT_OPERATIONS",
@@ -27,3 +36,33 @@ __all__ = [
     "build_agent",
     "operation",
 ]
+
+_HOMES: Final = {
+    "DEFAULT_OPERATIONS": "standfast.graph.builder",
+    "Approval": "standfast.checkpoint.approvals",
+    "Effect": "standfast.tools.operations",
+    "Operation": "standfast.tools.operations",
+    "OperationContext": "standfast.tools.operations",
+    "Policy": "standfast.tools.operations",
+    "Principal": "standfast.tools.principals",
+    "Result": "standfast.graph.result",
+    "Runtime": "standfast.graph.blocking",
+    "Status": "standfast.checkpoint.threads",
+    "StreamEvent": "standfast.graph.events",
+    "Thread": "standfast.checkpoint.threads",
+    "TypeRegistry": "standfast.checkpoint.stored_types",
+    "build_agent": "standfast.graph.builder",
+    "operation": "standfast.tools.operations",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(home), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
