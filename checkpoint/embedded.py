@@ -114,7 +114,13 @@ class EmbeddedPostgres:
             if not (self.directory / "lock").exists():
                 return False
             with self._locked():
+                (self.directory / "kept").unlink(missing_ok=True)
                 return self._shut_down()
+
+    def keep(self) -> None:
+        """While holding it: the last to leave lets the server run, until `stop`."""
+        with self._explained(), self._file("kept"):
+            pass
 
     def status(self) -> EmbeddedStatus:
         """What is there now; starts and makes nothing."""
@@ -194,7 +200,7 @@ class EmbeddedPostgres:
     def _leave(self) -> None:
         """Under `lock`: stop the server if nobody else holds it, and let go."""
         try:
-            if self._users is not None and _flock(self._users):
+            if self._users is not None and not (self.directory / "kept").exists() and _flock(self._users):
                 self._shut_down()
         finally:
             self._let_go()

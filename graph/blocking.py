@@ -67,6 +67,10 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `ainvoke`."""
         return self._wait(lambda: self.ainvoke(request, **options))
 
+    def submit(self, request: Any, **options: Any) -> Result:
+        """Blocking twin of `asubmit`."""
+        return self._wait(lambda: self.asubmit(request, **options))
+
     def resume(self, thread_id: object, *answer: Any, **options: Any) -> Result:
         """Blocking twin of `aresume`."""
         return self._wait(lambda: self.aresume(thread_id, *answer, **options))

@@ -16,7 +16,7 @@ async def collect(
     documents: Documents,
     paths: Sequence[str | Path],
     *,
-    report: Callable[[ReadDocument | SkippedFile], None] = lambda _: None,
+    report: Callable[[ReadDocument | SkippedFile], None] | None = None,
 ) -> str:
     """Store the documents below `paths` and return their collection's id; `report` hears of each file.
 
@@ -26,7 +26,8 @@ async def collect(
     def read() -> tuple[list[StoredDocument], list[SkippedFile]]:
         stored, skipped = [], []
         for one in read_documents([Path(path) for path in paths]):
-            report(one)
+            if report is not None:
+                report(one)
             if isinstance(one, SkippedFile):
                 skipped.append(one)
                 continue

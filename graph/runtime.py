@@ -41,6 +41,7 @@ from standfast.nodes.models import default_model
 from standfast.tools.digests import approval_digest, call_digest
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
+from standfast.tools.readers import ReadDocument, SkippedFile
 
 _FOLLOW_SECONDS: Final = 0.1  # how often a thread that another process drives is looked at
 _FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
@@ -54,6 +55,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 OnEvent = Callable[[StreamEvent], None]
+OnFile = Callable[[ReadDocument | SkippedFile], None]
 
 
 class AsyncRuntime:
@@ -102,7 +104,8 @@ class AsyncRuntime:
     async def __aenter__(self) -> AsyncRuntime:
         url = self._url
         if url is None:
-            self._embedded = EmbeddedPostgres(self._settings.data_dir)
+            data_dir = self._settings.data_dir
+            self._embedded = EmbeddedPostgres(None if data_dir is None else data_dir / "postgres")
             url = await asyncio.to_thread(self._embedded.acquire)
         try:
             await migrate(url)
@@ -157,19 +160,39 @@ class AsyncRuntime:
         model: str | None = None,
         reports_dir: str | Path | None = None,
         on_event: OnEvent | None = None,
+        report: OnFile | None = None,
     ) -> Result:
         """Accept a request and drive it until it ends or waits.
 
         `request` is text, or a mapping of the graph's state fields. Without `thread_id` a new one is made.
         `documents` are files and folders that the run may search, read now and fixed. `context` is kept with
-        the run and given to every step. Raises `InvalidRequest`, `ThreadBusy`, `ModelNotConfigured`.
+        the run and given to every step. `on_event` hears what happens while it does, `report` of each document
+        read or skipped. Raises `InvalidRequest`, `ThreadBusy`, `ModelNotConfigured`.
         """
-        new = await self._new_run(request, thread_id, as_, documents, context, model, reports_dir)
+        new = await self._new_run(request, thread_id, as_, documents, context, model, reports_dir, report)
         run, lease = await self.store.threads.accept(new, lease_seconds=self._lease_seconds)
         reach("run.accepted")
         if lease is None:
             return await self._follow(new.thread_id, on_event)
         return await self._drive(lease, run, on_event)
+
+    async def asubmit(
+        self,
+        request: Any,
+        *,
+        thread_id: object = None,
+        as_: Principal | None = None,
+        documents: Sequence[str | Path] | None = None,
+        context: Any = None,
+        model: str | None = None,
+        reports_dir: str | Path | None = None,
+        report: OnFile | None = None,
+    ) -> Result:
+        """Accept a request as `ainvoke` does and drive nothing: the thread is due, for `aresume` in any process."""
+        new = await self._new_run(request, thread_id, as_, documents, context, model, reports_dir, report)
+        await self.store.threads.accept(new)
+        reach("run.accepted")
+        return await self._as_it_is(new.thread_id)
 
     async def astream(self, request: Any, **options: Any) -> AsyncIterator[StreamEvent | Result]:
         """`ainvoke` with its events while they happen; the last item is the `Result`.
@@ -428,6 +451,7 @@ class AsyncRuntime:
         context: Any,
         model: str | None,
         reports_dir: str | Path | None,
+        report: OnFile | None,
     ) -> NewRun:
         run_id = str(uuid.uuid4())
         thread = thread_id_of(thread_id) if thread_id is not None else f"thread-{run_id[:8]}"
@@ -439,7 +463,7 @@ class AsyncRuntime:
             model = model or self._model or default_model()
             directory = Path(reports_dir or self._settings.reports_dir or "reports").expanduser().absolute()
             settings = RunSettings(context, str(directory), self._settings.reports_url)
-            collection = await collect(self.store.documents, documents) if documents else None
+            collection = await collect(self.store.documents, documents, report=report) if documents else None
         return NewRun(
             thread_id=thread,
             run_id=run_id,
