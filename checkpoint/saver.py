@@ -16,10 +16,11 @@ to langgraph-checkpoint-postgres, and a canary test watches it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, NoReturn, TypeVar, cast
 
+import psycopg
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     WRITES_IDX_MAP,
@@ -31,6 +32,7 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.base import writes_sort_key as sort_key
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.postgres.base import PRUNE_STRATEGIES, _aexecute, _keep_latest
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from psycopg import AsyncCursor
 from psycopg.rows import DictRow
@@ -190,10 +192,14 @@ class LeasedSaver(AsyncPostgresSaver):
                 await cursor.execute(statement, row)
             reach("saver.fenced")
 
+        await self._fenced(work, pipeline=True)
+
+    async def _fenced(self, work: Callable[[Connection], Awaitable[None]], *, pipeline: bool = False) -> None:
+        assert self.lease is not None
         try:
-            await self.database.run(work, pipeline=True)
+            await self.database.run(work, pipeline=pipeline)
         except errors.LeaseLost as error:
-            raise lease.lose("a newer epoch holds the thread") from error
+            raise self.lease.lose("a newer epoch holds the thread") from error
 
     # -- flushing by turns of the loop
 
@@ -220,7 +226,7 @@ class LeasedSaver(AsyncPostgresSaver):
     async def _flush_quietly(self) -> None:
         try:
             await self._commit([])
-        except errors.StandfastError:
+        except (errors.StandfastError, psycopg.Error):
             pass  # the rows were put back; whoever commits or flushes next raises it
         finally:
             self._flusher = None
@@ -229,7 +235,7 @@ class LeasedSaver(AsyncPostgresSaver):
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         await self._before_reading()
-        if self._fresh and not self._written:
+        if self._fresh and not self._written and self._is_ours(config):
             return None
         return await self._again(lambda: AsyncPostgresSaver.aget_tuple(self, config))
 
@@ -282,10 +288,28 @@ class LeasedSaver(AsyncPostgresSaver):
         await self._transaction([(_SQL["delete_runs"], params), (_SQL["delete_orphans"], params[:1])])  # type: ignore[list-item]
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
+        """Keep only the newest checkpoint of each namespace of the leased thread, or (`delete`) nothing."""
+        if strategy not in PRUNE_STRATEGIES:
+            raise errors.UsageError(f"there is no strategy {strategy!r} for pruning; there are {PRUNE_STRATEGIES}")
         for thread_id in thread_ids:
-            self._require_lease({"configurable": {"thread_id": thread_id}})
+            if strategy == "delete":
+                await self.adelete_thread(thread_id)
+            else:
+                await self._keep_latest(thread_id)
+
+    async def _keep_latest(self, thread_id: str) -> None:
+        self._require_lease({"configurable": {"thread_id": thread_id}})
         await self._before_reading()
-        await super().aprune(thread_ids, strategy=strategy)
+        lease = self.lease
+        assert lease is not None
+
+        async def work(conn: Connection) -> None:
+            cursor = conn.cursor(binary=True)
+            await _aexecute(cursor, _keep_latest(thread_id))
+            # Last, because the parent's statements begin by setting the isolation level.
+            await cursor.execute(_SQL["assert_lease"], (lease.thread_id, lease.epoch))
+
+        await self._fenced(work)
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread's whole chain; the lease is the target's. Open questions keep their ids."""
@@ -350,6 +374,8 @@ class LeasedSaver(AsyncPostgresSaver):
             channel = raw_channel.decode()
             row = ("checkpoint_writes", thread, namespace, value["checkpoint_id"], task.decode(), index.decode())
             pending.append((task.decode(), channel, self._load(kind, blob, row, channel)))
+        if inline := value["checkpoint"].get("channel_values", {}).keys() - values.keys():
+            raise _foreign("a plain value in the checkpoint", f"thread {thread!r}, state[{min(inline)!r}]")
         parent = value["parent_checkpoint_id"]
         return CheckpointTuple(
             config(value["checkpoint_id"]),
@@ -377,9 +403,12 @@ class LeasedSaver(AsyncPostgresSaver):
                 "this saver has no lease and only reads; write through Runtime, or through standalone()"
             )
         self.lease.require()
-        thread = self.lease.thread_id if config is None else config["configurable"]["thread_id"]
-        if thread != self.lease.thread_id:
+        if config is not None and not self._is_ours(config):
+            thread = config["configurable"]["thread_id"]
             raise errors.UsageError(f"this saver holds the lease of {self.lease.thread_id!r}, not of {thread!r}")
+
+    def _is_ours(self, config: RunnableConfig) -> bool:
+        return self.lease is not None and config["configurable"]["thread_id"] == self.lease.thread_id
 
     @asynccontextmanager
     async def _cursor(self, *, pipeline: bool = False) -> AsyncIterator[AsyncCursor[DictRow]]:
@@ -410,6 +439,26 @@ class LeasedSaver(AsyncPostgresSaver):
     def put_writes(self, *args: Any, **kwargs: Any) -> None:
         self._refuse_in_loop()
         super().put_writes(*args, **kwargs)
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        self._refuse_in_loop()
+        return super().get_tuple(config)
+
+    def list(self, *args: Any, **kwargs: Any) -> Iterator[CheckpointTuple]:
+        self._refuse_in_loop()
+        return super().list(*args, **kwargs)
+
+    def delete_thread(self, thread_id: str) -> None:
+        self._refuse_in_loop()
+        super().delete_thread(thread_id)
+
+    def prune(self, *args: Any, **kwargs: Any) -> None:
+        self._refuse_in_loop()
+        super().prune(*args, **kwargs)
+
+    def get_delta_channel_history(self, **kwargs: Any) -> Mapping[str, DeltaChannelHistory]:
+        self._refuse_in_loop()
+        return super().get_delta_channel_history(**kwargs)
 
     async def setup(self) -> NoReturn:
         raise errors.UsageError("the schema is made by standfast.checkpoint.migrate, not by the saver")

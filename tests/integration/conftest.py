@@ -1,0 +1,72 @@
+"""A store on a fresh database, threads to lease, and graphs driven by a saver under a lease."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import pytest
+from langgraph.graph.state import CompiledStateGraph
+
+from standfast.checkpoint.database import Database
+from standfast.checkpoint.lease import Lease, claim, release
+from standfast.checkpoint.saver import LeasedSaver
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.stored_types import TypeRegistry
+
+Graph = CompiledStateGraph[Any, Any, Any, Any]
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    """The rows of the test's database, over a pool of the test's loop."""
+    database = Database(database_url, pool_size=8, retry_seconds=10.0)
+    await database.open()
+    yield Store.over(database, TypeRegistry())
+    await database.close()
+
+
+@pytest.fixture
+def add_thread(query: Callable[..., list[tuple[Any, ...]]]) -> Callable[[str], str]:
+    """Make a thread's row, and nothing else of it."""
+
+    def add(thread_id: str) -> str:
+        query("insert into threads (id, graph, version, fingerprint) values (%s, 'g', '1', '')", thread_id)
+        return thread_id
+
+    return add
+
+
+class Driven:
+    """A saver under a lease, and graphs that store through it."""
+
+    def __init__(self, saver: LeasedSaver, lease: Lease) -> None:
+        self.saver = saver
+        self.lease = lease
+
+    def graph(self, compiled: Graph) -> Graph:
+        mine: Graph = copy.copy(compiled)
+        mine.checkpointer = self.saver
+        return mine
+
+
+@pytest.fixture
+def drive(store: Store, add_thread: Callable[[str], str]) -> Callable[..., AbstractAsyncContextManager[Driven]]:
+    """`async with drive(thread_id) as driven:` claims, and flushes and lets go at the end. Options are the saver's."""
+    known: set[str] = set()
+
+    @asynccontextmanager
+    async def driving(thread_id: str, **options: Any) -> AsyncIterator[Driven]:
+        if thread_id not in known:
+            known.add(add_thread(thread_id))
+        lease = await claim(store.database, thread_id, seconds=60)
+        saver = LeasedSaver(store.database, store.sealer, lease, **options)
+        try:
+            yield Driven(saver, lease)
+            await saver.aflush()
+        finally:
+            await release(store.database, lease)
+
+    return driving
