@@ -90,7 +90,7 @@ def test_a_path_with_a_line_break_is_refused(place: Path) -> None:
             "PGHOSTADDR": "127.0.0.1",
             "PGDATA": "/",
             "PGUSER": "x",
-            "PGPASSWORD": "x",
+            "PGCLIENTENCODING": "LATIN1",
         },
     ],
     ids=lambda environment: next(iter(environment)),
@@ -102,7 +102,7 @@ def test_neither_locale_nor_postgres_variables_lead_it_astray(
     uri, _ = holder.ready()
     with psycopg.connect(uri) as connection:
         found = connection.execute(
-            "select current_user, current_database(), pg_encoding_to_char(encoding), datcollate"
+            "select current_user, current_database(), current_setting('client_encoding'), datcollate"
             " from pg_database where datname = current_database()"
         ).fetchone()
     assert ("postgres", "standfast", "UTF8", "C") == found
@@ -135,8 +135,9 @@ def test_data_that_no_binaries_read_is_refused_and_left_alone(directory: Path) -
 @pytest.mark.parametrize("lost", ["data/PG_VERSION", "password"])
 def test_a_damaged_directory_is_refused_not_made_anew(directory: Path, lost: str) -> None:
     (directory / lost).unlink()
-    with pytest.raises(EmbeddedPostgresError):
+    with pytest.raises(EmbeddedPostgresError) as refused:
         EmbeddedPostgres(directory).acquire()
+    assert Path(lost).name in refused.value.message
     assert (directory / "data" / "base").exists()
     assert not EmbeddedPostgres(directory).status().running
 
@@ -163,17 +164,22 @@ def test_the_server_is_closed_to_the_network_and_to_other_users(release: str, pl
             psycopg.connect(uri)
 
 
-def test_a_socket_folder_that_somebody_else_made_is_refused(directory: Path) -> None:
+@pytest.mark.parametrize("trap", ["link", "open folder"])
+def test_a_socket_folder_that_somebody_else_made_is_refused(directory: Path, trap: str) -> None:
     odd = directory.rename(directory.with_name("a,b"))
     sockets = Cluster(odd).sockets
-    sockets.symlink_to(odd.parent)
+    if trap == "link":
+        sockets.symlink_to(odd.parent)
+    else:
+        sockets.mkdir()
+        sockets.chmod(0o777)
     try:
         with pytest.raises(EmbeddedPostgresError) as refused:
             EmbeddedPostgres(odd).acquire()
         assert repr(str(sockets)) in refused.value.message
         assert not EmbeddedPostgres(odd).status().running
     finally:
-        sockets.unlink()
+        sockets.unlink() if trap == "link" else sockets.rmdir()
 
 
 # -- what goes wrong

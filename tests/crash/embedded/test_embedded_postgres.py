@@ -230,7 +230,7 @@ def with_pid(pid: int) -> Callable[[str], str]:
 def test_a_pid_that_another_program_has_by_now_is_not_taken_for_the_server(
     release: str, directory: Path, hold: Hold
 ) -> None:
-    with subprocess.Popen(["sleep", "300"]) as sleep:
+    with subprocess.Popen(["sleep", "300"], cwd=directory / "data") as sleep:
         try:
             leave_stale(directory, hold, with_pid(sleep.pid))
             assert not EmbeddedPostgres(directory).status().running
