@@ -25,6 +25,7 @@ from standfast.checkpoint.threads import Thread
 from standfast.graph.events import StreamEvent
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
+from standfast.graph.timeline import Timeline
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -86,6 +87,10 @@ class Runtime(AsyncRuntime):
     def history(self, thread_id: object, *, limit: int | None = None) -> list[StateSnapshot]:
         """Blocking twin of `ahistory`."""
         return self._wait(lambda: self.ahistory(thread_id, limit=limit))
+
+    def timeline(self, thread_id: object) -> Timeline:
+        """Blocking twin of `atimeline`."""
+        return self._wait(self.atimeline, thread_id)
 
     def threads(self, *, limit: int = 50, before: datetime | None = None) -> list[Thread]:
         """Blocking twin of `athreads`."""

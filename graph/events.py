@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -12,11 +12,13 @@ Kind = Literal["step_begin", "step_end", "token", "custom"]
 
 @dataclass(frozen=True)
 class StreamEvent:
-    """One thing that happened. `path` is the way to the node, by node names, from the root graph."""
+    """One thing that happened. `path` is the way to the node, by node names, from the root graph; `task` joins
+    the begin and the end of one step, of which several of one name may be under way."""
 
     kind: Kind
     path: tuple[str, ...]
     data: Any = None
+    task: str = field(default="", compare=False)
 
     @property
     def node(self) -> str:
@@ -29,10 +31,10 @@ def events_of(namespace: tuple[str, ...], mode: str, part: Any) -> list[StreamEv
     if mode == "tasks":
         path = (*outer, part["name"])
         if "input" in part:
-            return [StreamEvent("step_begin", path, _subject(part["input"]))]
+            return [StreamEvent("step_begin", path, _subject(part["input"]), part["id"])]
         if part.get("interrupts"):
             return []
-        return [StreamEvent("step_end", path, _usage(part.get("result")))]
+        return [StreamEvent("step_end", path, _usage(part.get("result")), part["id"])]
     if mode == "messages":
         message = part[0]
         if isinstance(message, AIMessageChunk) and str(message.text):

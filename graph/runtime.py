@@ -37,6 +37,7 @@ from standfast.graph.driver import Driver
 from standfast.graph.events import StreamEvent, events_of
 from standfast.graph.ingest import collect
 from standfast.graph.result import Result, read_result
+from standfast.graph.timeline import Timeline, read_timeline
 from standfast.nodes.models import default_model
 from standfast.tools.digests import approval_digest, call_digest
 from standfast.tools.operations import Registry
@@ -373,6 +374,12 @@ class AsyncRuntime:
             ),
         )
 
+    async def aanswer(self, thread_id: object, answer: Any, *, as_: Principal | None = None) -> None:
+        """Record an answer as `aresume` does; nothing is driven."""
+        thread = thread_id_of(thread_id)
+        await self.store.threads.get(thread)
+        await self._answer(thread, answer, as_)
+
     async def _answer(self, thread_id: str, answer: Any, as_: Principal | None) -> None:
         if isinstance(answer, Command):
             answer = answer.resume
@@ -425,6 +432,10 @@ class AsyncRuntime:
         await self.store.threads.get(thread)
         config: Any = {"configurable": {"thread_id": thread}}
         return [one async for one in self._reading().aget_state_history(config, limit=limit)]
+
+    async def atimeline(self, thread_id: object) -> Timeline:
+        """Everything that is recorded about a thread, whichever graph it belongs to. Raises `UnknownThread`."""
+        return await read_timeline(self.store, thread_id_of(thread_id))
 
     async def athreads(self, *, limit: int = 50, before: datetime | None = None) -> list[Thread]:
         """The threads that changed last, without their state."""

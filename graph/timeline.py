@@ -1,0 +1,97 @@
+"""Everything that is recorded about one thread, read from its rows and its checkpoints.
+
+Invariant: nothing of it needs the thread's graph, so a thread can be looked at wherever its database can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.types import Send
+
+from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.documents import Member
+from standfast.checkpoint.operations import Attempt, Operation
+from standfast.checkpoint.saver import LeasedSaver
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.threads import Run, Thread, Wait
+from standfast.graph.changed import pending_nodes
+
+_TASKS: Final = "__pregel_tasks"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One committed superstep of the root graph: what ran, and the checkpoint that it led to."""
+
+    number: int
+    at: datetime
+    source: str
+    nodes: Mapping[str, int]  # how many of each name ran
+    checkpoint_id: str
+    run_id: str | None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One thread's record, each list oldest first. `documents` are by run id."""
+
+    thread: Thread
+    runs: Sequence[Run]
+    steps: Sequence[Step]
+    operations: Sequence[Operation]
+    attempts: Mapping[str, Sequence[Attempt]]
+    approvals: Sequence[Approval]
+    waits: Sequence[Wait]
+    documents: Mapping[str, Sequence[Member]] = field(default_factory=dict)
+
+
+async def read_timeline(store: Store, thread_id: str) -> Timeline:
+    """The record of a thread. Raises `UnknownThread`, and `UnknownStoredType` for values of unregistered types."""
+    thread = await store.threads.get(thread_id)
+    runs = await store.threads.runs(thread_id)
+    attempts: dict[str, list[Attempt]] = {}
+    for attempt in await store.operations.attempts(thread_id):
+        attempts.setdefault(attempt.operation_id, []).append(attempt)
+    approvals = await store.approvals.list(thread_id=thread_id, state=None)
+    return Timeline(
+        thread=thread,
+        runs=runs,
+        steps=await _steps(store, thread_id),
+        operations=await store.operations.list(thread_id),
+        attempts=attempts,
+        approvals=sorted(approvals, key=lambda one: one.requested_at),
+        waits=[wait for run in runs for wait in await store.threads.waits(thread_id, run.id)],
+        documents={run.id: await store.documents.members(run.collection_id) for run in runs if run.collection_id},
+    )
+
+
+async def _steps(store: Store, thread_id: str) -> list[Step]:
+    config: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
+    found = [one async for one in LeasedSaver(store.database, store.sealer).alist(config)]
+    steps: list[Step] = []
+    due: dict[str, int] = {}
+    for one in reversed(found):
+        metadata = one.metadata
+        steps.append(
+            Step(
+                number=metadata.get("step", 0),
+                at=datetime.fromisoformat(one.checkpoint["ts"]),
+                source=metadata.get("source", "loop"),
+                nodes=due,
+                checkpoint_id=one.checkpoint["id"],
+                run_id=metadata.get("run_id"),
+            )
+        )
+        due = _due(one.checkpoint["channel_values"])
+    return steps
+
+
+def _due(values: Mapping[str, Any]) -> dict[str, int]:
+    counts = dict.fromkeys(sorted(name for name in pending_nodes(values) if not name.startswith("__")), 1)
+    packets = [one.node for one in values.get(_TASKS) or () if isinstance(one, Send)]
+    return counts | {name: packets.count(name) for name in packets}
