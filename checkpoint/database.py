@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import psycopg
@@ -26,6 +27,7 @@ MINIMUM_VERSION: Final = 150000
 
 Connection = AsyncConnection[DictRow]
 Params = Sequence[Any] | Mapping[str, Any]
+Rider = tuple[bytes, Any]  # a statement and its parameters, sent in somebody else's transaction
 T = TypeVar("T")
 
 _SQLSTATES: Final[dict[str, type[errors.StandfastError]]] = {
@@ -130,6 +132,20 @@ class Database:
         """The first row of one statement, if any."""
         rows = await self.fetch(statement, params)
         return rows[0] if rows else None
+
+    async def clock(self) -> datetime:
+        """The time that all rows go by."""
+        row = await self.fetch_one(b"select standfast.now() as now")
+        assert row is not None
+        return row["now"]  # type: ignore[no-any-return]
+
+    async def fetch_none(self, statement: bytes, params: Params = ()) -> None:
+        """Execute a statement that returns nothing, in a transaction of its own."""
+
+        async def work(conn: Connection) -> None:
+            await conn.execute(statement, params)
+
+        await self.run(work)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:

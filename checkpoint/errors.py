@@ -26,6 +26,8 @@ StandfastError
 ├── DigestMismatch                  what was decided is not what is open
 ├── NotPermitted                    the principal may not do this
 ├── AlreadyFinished                 the run has ended
+├── ClientKeyConflict               a client key that stands for another request
+├── EventConflict                   an event id that stands for another event
 ├── LeaseHeld                       another process drives the thread (transient)
 ├── LeaseLost                       this driver's lease has passed to another: nothing of it lands
 ├── HeadMoved                       a checkpoint that does not follow its namespace's head
@@ -180,6 +182,14 @@ class NotPermitted(StandfastError):
 
 class AlreadyFinished(StandfastError):
     """The run has ended; nothing was changed."""
+
+
+class ClientKeyConflict(StandfastError):
+    """The client key was used for another request; nothing was started."""
+
+
+class EventConflict(StandfastError):
+    """The event's id was used for another event; nothing was changed."""
 
 
 class LeaseHeld(StandfastError):

@@ -8,10 +8,13 @@ from standfast.checkpoint.approvals import Approvals
 from standfast.checkpoint.codec import Codec
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.documents import Documents
+from standfast.checkpoint.events import Events
 from standfast.checkpoint.operations import Operations
+from standfast.checkpoint.run_events import RunEvents
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.checkpoint.threads import Threads
+from standfast.checkpoint.waits import Waits
 
 
 @dataclass(frozen=True)
@@ -23,6 +26,9 @@ class Store:
     threads: Threads
     operations: Operations
     approvals: Approvals
+    waits: Waits
+    events: Events
+    run_events: RunEvents
     documents: Documents
 
     @classmethod
@@ -35,5 +41,8 @@ class Store:
             Threads(database, sealer),
             Operations(database, sealer),
             Approvals(database, sealer),
+            Waits(database, sealer),
+            Events(database, sealer),
+            RunEvents(database, sealer),
             Documents(database),
         )

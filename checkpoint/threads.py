@@ -1,6 +1,6 @@
-"""Threads, runs and waits as rows: accepting a run, looking at what is due, parking, ending, answering.
+"""Threads and runs as rows: accepting a run, looking at what is due, ending it.
 
-Invariant: what a person or a caller commits (a run, an answer, a cancellation) sets the thread's due mark in
+Invariant: what a person or a caller commits (a run, a cancellation) sets the thread's due mark in
 the same transaction and takes no lease; what a driver commits checks its lease in the same transaction.
 """
 
@@ -15,12 +15,14 @@ from typing import Any, Literal
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease, claimed, new_holder, worker_name
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
 
 _SQL = statements("threads")
+
+OnBusy = Literal["refuse", "queue", "interrupt"]
 
 
 class Status(StrEnum):
@@ -78,6 +80,9 @@ class NewRun:
     collection_id: str | None = None
     settings: Settings = field(default_factory=Settings)
     tenant: str = "default"
+    client_key: str | None = None
+    input_digest: str | None = None
+    on_busy: OnBusy = "refuse"
 
 
 @dataclass(frozen=True)
@@ -100,24 +105,8 @@ class Run:
     ended_at: datetime | None
 
 
-@dataclass(frozen=True)
-class Wait:
-    """One question of the graph: an approval, or any other interrupt."""
-
-    id: str
-    run_id: str
-    kind: Literal["approval", "question"]
-    approval_id: str | None
-    node: str
-    request: Any
-    state: Literal["open", "answered", "withdrawn"]
-    answer: Any
-    answered_by: str | None
-    opened_at: datetime
-
-
 class Threads:
-    """The rows of threads, runs and waits."""
+    """The rows of threads and runs."""
 
     def __init__(self, database: Database, sealer: Sealer) -> None:
         self._database = database
@@ -126,8 +115,9 @@ class Threads:
     async def accept(self, new: NewRun, *, lease_seconds: float | None = None) -> tuple[Run, Lease | None]:
         """Commit thread, run and due mark; with `lease_seconds` take the lease in the same transaction.
 
-        The lease is None if none was asked for or another process has it already. The same run id
-        sent again changes nothing. Raises `ThreadBusy`, and `InvalidRequest` for a thread of another graph.
+        The lease is None if none was asked for, if another process has it already, or if the run is queued. The
+        same run id sent again changes nothing; a client key that was used before for the same request gives the
+        run of then. Raises `ThreadBusy`, `ClientKeyConflict`, and `InvalidRequest` for a thread of another graph.
         """
         holder = new_holder() if lease_seconds is not None else None
         at = ("runs", new.thread_id, new.run_id)
@@ -143,32 +133,25 @@ class Threads:
             "vouched": new.vouched,
             "model": new.model,
             "collection": new.collection_id,
-            "input": self._sealer.seal(new.input, at=(*at, "input")),
-            "settings": self._sealer.seal(_settings_dict(new.settings), at=(*at, "settings")),
+            "input": self._sealer.seal(new.input, at=(*at, "input"), where="input"),
+            "settings": self._sealer.seal(_settings_dict(new.settings), at=(*at, "settings"), where="settings"),
+            "client_key": new.client_key,
+            "input_digest": new.input_digest,
+            "on_busy": new.on_busy,
             "holder": holder,
             "worker": worker_name(),
             "seconds": lease_seconds,
         }
         row = await self._database.fetch_one(_SQL["accept"], params)
         assert row is not None
-        if row["verdict"] == "busy":
-            raise errors.ThreadBusy(
-                f"thread {new.thread_id!r} has an unfinished run ({row['open_state']}); nothing was started. "
-                f"Carry it on with: standfast resume {new.thread_id}",
-                thread_id=new.thread_id,
-                run_id=str(row["open_run"]),
-            )
-        if row["verdict"] == "other_graph":
-            raise errors.InvalidRequest(
-                f"thread {new.thread_id!r} belongs to graph {row['known_graph']!r}, not {new.graph!r}; "
-                "choose another thread id",
-                thread_id=new.thread_id,
-            )
+        _refuse(new, row)
+        if row["verdict"] == "same":
+            return await self.run(row["open_thread"], str(row["open_run"])), None
         run = Run(
             thread_id=new.thread_id,
             id=new.run_id,
             number=row["run_number"],
-            state="open",
+            state=row["open_state"],
             reason=None,
             requested_by=new.requested_by,
             vouched=new.vouched,
@@ -196,35 +179,17 @@ class Threads:
         assert row is not None
         return bool(row["cancelling"])
 
-    async def park(self, lease: Lease, run_id: str, open_waits: Sequence[Wait]) -> bool:
-        """Write the waits and give the lease up; False if something came meanwhile (the lease is kept)."""
-        params: dict[str, Any] = {"thread": lease.thread_id, "epoch": lease.epoch, "run": run_id}
-
-        async def work(conn: Connection) -> bool:
-            for wait in open_waits:
-                at = ("waits", lease.thread_id, wait.id, "request")
-                await conn.execute(
-                    _SQL["put_wait"],
-                    {
-                        **params,
-                        "id": wait.id,
-                        "kind": wait.kind,
-                        "approval": wait.approval_id,
-                        "node": wait.node,
-                        "request": self._sealer.seal(wait.request, at=at),
-                    },
-                )
-            await conn.execute(_SQL["withdraw_waits"], {**params, "listed": [one.id for one in open_waits]})
-            await conn.execute(_SQL["settle_waits"], params)
-            row = await (await conn.execute(_SQL["park"], params)).fetchone()
-            return row is not None and bool(row["parked"])
-
-        return await self._database.run(work)
-
     async def end(
-        self, lease: Lease, run_id: str, state: str, *, reason: str | None = None, outcome: Any = None
+        self,
+        lease: Lease,
+        run_id: str,
+        state: str,
+        *,
+        reason: str | None = None,
+        outcome: Any = None,
+        riders: Sequence[Rider] = (),
     ) -> None:
-        """End the run, withdraw what it still asks, give the lease up."""
+        """End the run, withdraw what it still asks, give the lease up; the next queued run becomes due."""
         sealed = None
         if outcome is not None:
             sealed = self._sealer.seal(outcome, at=("runs", lease.thread_id, run_id, "outcome"))
@@ -236,7 +201,13 @@ class Threads:
             "reason": reason,
             "outcome": sealed,
         }
-        await self._database.fetch(_SQL["end"], params)
+
+        async def work(conn: Connection) -> None:
+            for statement, values in riders:
+                await conn.execute(statement, values)
+            await conn.execute(_SQL["end"], params)
+
+        await self._database.run(work, pipeline=True)
 
     async def get(self, thread_id: str) -> Thread:
         """One thread. Raises `UnknownThread`."""
@@ -260,33 +231,6 @@ class Threads:
     async def runs(self, thread_id: str) -> Sequence[Run]:
         """All runs of a thread, oldest first."""
         return [self._run(thread_id, row) for row in await self._database.fetch(_SQL["runs"], {"thread": thread_id})]
-
-    async def waits(self, thread_id: str, run_id: str) -> Sequence[Wait]:
-        """All waits of a run, ended ones too, oldest first."""
-        rows = await self._database.fetch(_SQL["waits"], {"thread": thread_id, "run": run_id})
-        return [self._wait(thread_id, row) for row in rows]
-
-    async def answer(self, thread_id: str, wait_id: str, value: Any, who: str) -> None:
-        """Answer an open question. Raises `UnknownQuestion` or `AlreadyDecided`."""
-        sealed = self._sealer.seal(value, at=("waits", thread_id, wait_id, "answer"))
-        row = await self._database.fetch_one(
-            _SQL["answer"], {"thread": thread_id, "wait": wait_id, "answer": sealed, "who": who}
-        )
-        assert row is not None
-        if row["verdict"] == "unknown":
-            raise errors.UnknownQuestion(
-                f"thread {thread_id!r} has no question {wait_id!r}; see: standfast show {thread_id}",
-                thread_id=thread_id,
-                question_id=wait_id,
-            )
-        if row["verdict"] != "done":
-            by = row["answered_by"]
-            raise errors.AlreadyDecided(
-                f"question {wait_id!r} of thread {thread_id!r} is {row['verdict']}" + (f" by {by}" if by else ""),
-                thread_id=thread_id,
-                decision=row["verdict"],
-                by=by,
-            )
 
     async def request_cancel(self, thread_id: str) -> bool:
         """Ask for the unfinished run's cancellation; False if there is none to cancel."""
@@ -312,20 +256,27 @@ class Threads:
             ended_at=row["ended_at"],
         )
 
-    def _wait(self, thread_id: str, row: DictRow) -> Wait:
-        at = ("waits", thread_id, row["id"])
-        answer = row["answer"]
-        return Wait(
-            id=row["id"],
-            run_id=row["run_id"],
-            kind=row["kind"],
-            approval_id=row["approval_id"],
-            node=row["node"],
-            request=self._sealer.unseal(row["request"], at=(*at, "request")),
-            state=row["state"],
-            answer=None if answer is None else self._sealer.unseal(answer, at=(*at, "answer")),
-            answered_by=row["answered_by"],
-            opened_at=row["opened_at"],
+
+def _refuse(new: NewRun, row: DictRow) -> None:
+    if row["verdict"] == "busy":
+        raise errors.ThreadBusy(
+            f"thread {new.thread_id!r} has an unfinished run ({row['open_state']}); nothing was started. "
+            f"Carry it on with: standfast resume {new.thread_id}",
+            thread_id=new.thread_id,
+            run_id=str(row["open_run"]),
+        )
+    if row["verdict"] == "other_graph":
+        raise errors.InvalidRequest(
+            f"thread {new.thread_id!r} belongs to graph {row['known_graph']!r}, not {new.graph!r}; "
+            "choose another thread id",
+            thread_id=new.thread_id,
+        )
+    if row["verdict"] == "other_input":
+        raise errors.ClientKeyConflict(
+            f"client key {new.client_key!r} stands for another request, run {row['open_run']} of thread "
+            f"{row['open_thread']!r}; nothing was started. Use a new key for a new request",
+            thread_id=row["open_thread"],
+            run_id=str(row["open_run"]),
         )
 
 

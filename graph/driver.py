@@ -1,9 +1,7 @@
 """Drives one run of one thread under one lease, as far as it can go now.
 
-Invariants: what is due is decided from the checkpoint and the recorded answers alone, so that any process
-decides the same; answers are given by interrupt id, never as plain values; an open question is raised again,
-never answered. What the graph holds back is flushed before anybody is told. The lease is given up in the
-transaction that parks or ends the run, which also looks for what came meanwhile.
+Invariants: what is due is decided by standfast.graph.due. What the graph holds back is flushed before anybody is
+told. The lease is given up in the transaction that parks or ends the run, which also looks for what came meanwhile.
 """
 
 from __future__ import annotations
@@ -11,20 +9,20 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphRecursionError
-from langgraph.types import Command, Interrupt
+from langgraph.types import Interrupt
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease, LeaseKeeper, release
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
-from standfast.checkpoint.threads import Run, Status, Wait
-from standfast.graph.changed import Graph, refuse_if_changed
+from standfast.checkpoint.threads import Run, Status
+from standfast.graph.changed import Graph
+from standfast.graph.due import Ask, Done, Due, Go
 from standfast.graph.result import Result, read_result
 from standfast.tools.drive import KEY, Drive
 from standfast.tools.ledger import Ledger
@@ -32,24 +30,6 @@ from standfast.tools.ledger import Ledger
 MOST_CRASHES: Final = 5
 
 Listener = Callable[[tuple[str, ...], str, Any], None]
-
-
-@dataclass(frozen=True)
-class _Go:
-    """Let the graph go on with this input."""
-
-    input: Any
-
-
-@dataclass(frozen=True)
-class _Ask:
-    """Nothing is due: these questions are open."""
-
-    waits: list[Wait]
-
-
-class _Done:
-    """The graph has nothing left to do."""
 
 
 class Driver:
@@ -74,7 +54,7 @@ class Driver:
         self._saver = LeasedSaver(store.database, store.sealer, lease)
         self._graph: Graph = copy.copy(graph)  # microseconds; compiling again would cost a millisecond
         self._graph.checkpointer = self._saver
-        self._given: set[str] = set()
+        self._due = Due(store, self._graph, self._saver, lease, run)
         drive = Drive(
             run=run,
             lease=lease,
@@ -82,6 +62,7 @@ class Driver:
             operations=store.operations,
             approvals=store.approvals,
             documents=store.documents,
+            clock=store.database.clock,
         )
         self._config: RunnableConfig = {
             "configurable": {
@@ -119,8 +100,8 @@ class Driver:
         while True:
             if self._cancelled:
                 return await self._end(Status.CANCELLED, reason="cancelled on request")
-            step, values = await self._next()
-            if isinstance(step, _Go):
+            step, values = await self._due.next()
+            if isinstance(step, Go):
                 try:
                     values = await self._go(loop, step.input)
                 except _Stopped:
@@ -134,69 +115,13 @@ class Driver:
                     return await self._failed(error)
                 if "__interrupt__" in values:
                     continue
-                step = _Done()
-            if isinstance(step, _Done):
+                step = Done()
+            if isinstance(step, Done):
                 return await self._finish(values)
             result = await self._park(step, values)
             if result is not None:
                 return result
             self._cancelled = await self._store.threads.take_due(self._lease)
-
-    # -- what is due
-
-    async def _next(self) -> tuple[_Go | _Ask | _Done, Mapping[str, Any]]:
-        if self._lease.head is None and not self._given and not self._saver.has_written:
-            return _Go(self._run.input), {}  # a new thread: nothing to look at
-        thread = self._lease.thread_id
-        await refuse_if_changed(self._graph, self._saver, thread)
-        state = await self._graph.aget_state({"configurable": {"thread_id": thread}})
-        if (state.metadata or {}).get("run_id") != self._run.id:
-            return _Go(self._run.input), {}
-        first = not self._given and not self._saver.has_written
-        listed = {one.id: (task.name, one) for task in state.tasks for one in task.interrupts}
-        answers = await self._answers(listed)
-        new = answers.keys() - self._given
-        if answers and (new or first):
-            self._given |= answers.keys()
-            reach("drive.resuming")
-            return _Go(Command(resume=answers)), state.values
-        if any(not task.interrupts and task.result is None for task in state.tasks):
-            return _Go(None), state.values
-        if not listed:
-            return _Done(), state.values
-        return _Ask([self._wait(*listed[key]) for key in listed.keys() - answers.keys()]), state.values
-
-    async def _answers(self, listed: Mapping[str, tuple[str, Interrupt]]) -> dict[str, Any]:
-        """Every recorded answer to a question that the state still lists, those given before too."""
-        if not listed:
-            return {}
-        thread = self._lease.thread_id
-        await self._store.approvals.expire_due(thread)
-        answers: dict[str, Any] = {}
-        for wait in await self._store.threads.waits(thread, self._run.id):
-            if wait.kind == "question" and wait.state == "answered" and wait.id in listed:
-                answers[wait.id] = wait.answer
-        decided = {one.id: one for one in await self._store.approvals.list(thread_id=thread, state=None)}
-        for identifier, (_, question) in listed.items():
-            approval = decided.get(approval_of(question.value) or "")
-            if approval is not None and approval.state != "open":
-                answers[identifier] = {"approval": approval.id, "state": approval.state}
-        return answers
-
-    def _wait(self, node: str, question: Interrupt) -> Wait:
-        approval = approval_of(question.value)
-        return Wait(
-            id=question.id,
-            run_id=self._run.id,
-            kind="approval" if approval else "question",
-            approval_id=approval,
-            node=node,
-            request=question.value,
-            state="open",
-            answer=None,
-            answered_by=None,
-            opened_at=self._run.accepted_at,
-        )
 
     # -- going on
 
@@ -248,14 +173,14 @@ class Driver:
 
     # -- ends
 
-    async def _park(self, step: _Ask, values: Mapping[str, Any]) -> Result | None:
+    async def _park(self, step: Ask, values: Mapping[str, Any]) -> Result | None:
         if not step.waits:
             return await self._end(
                 Status.NEEDS_ATTENTION, reason="its question was answered, but the graph did not go on"
             )
         await self._saver.aflush()
         reach("drive.parking")
-        if not await self._store.threads.park(self._lease, self._run.id, step.waits):
+        if not await self._store.waits.park(self._lease, self._run.id, step.waits):
             return None
         reach("drive.parked")
         return await read_result(self._store, self._lease.thread_id, values)
@@ -314,10 +239,3 @@ _STATUS: Final = {
     "failed": Status.FAILED,
     "unknown_outcome": Status.NEEDS_ATTENTION,
 }
-
-
-def approval_of(value: Any) -> str | None:
-    """The id of the approval that an interrupt's value asks for, if it asks for one."""
-    approval = value.get("approval") if isinstance(value, dict) else None
-    identifier = approval.get("id") if isinstance(approval, dict) else None
-    return identifier if isinstance(identifier, str) else None

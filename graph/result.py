@@ -11,7 +11,8 @@ from langchain_core.messages.ai import UsageMetadata, add_usage
 
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.store import Store
-from standfast.checkpoint.threads import Status, Wait
+from standfast.checkpoint.threads import Status
+from standfast.checkpoint.waits import Wait
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ async def read_result(store: Store, thread_id: str, values: Mapping[str, Any]) -
     questions: tuple[Wait, ...] = ()
     if thread.status not in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED):
         approvals = tuple(await store.approvals.list(thread_id=thread_id))
-        waits = await store.threads.waits(thread_id, run.id)
+        waits = await store.waits.of_run(thread_id, run.id)
         questions = tuple(one for one in waits if one.kind == "question" and one.state == "open")
     return Result(
         thread_id=thread_id,

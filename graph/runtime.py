@@ -29,8 +29,9 @@ from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import NewRun, Run, Status, Thread, Wait
+from standfast.checkpoint.threads import NewRun, Run, Status, Thread
 from standfast.checkpoint.threads import Settings as RunSettings
+from standfast.checkpoint.waits import Wait
 from standfast.graph.changed import Graph, fingerprint
 from standfast.graph.door import Said, decision_of, graph_input, text_of, thread_id_of
 from standfast.graph.driver import Driver
@@ -408,7 +409,7 @@ class AsyncRuntime:
             await self.acarry_on(thread_id)
             known = await self.store.threads.get(thread_id)
         assert known.run_id is not None
-        return [one for one in await self.store.threads.waits(thread_id, known.run_id) if one.state == "open"]
+        return [one for one in await self.store.waits.of_run(thread_id, known.run_id) if one.state == "open"]
 
     async def _answer_one(self, wait: Wait, value: Any, thread_id: str, as_: Principal | None) -> None:
         if wait.approval_id is not None:
@@ -416,7 +417,7 @@ class AsyncRuntime:
             await self.adecide(wait.approval_id, decision_of(value, approval), as_=as_, thread_id=thread_id)
             return
         principal = as_ or Principal.vouched(Principal.operating_system().name)
-        await self.store.threads.answer(thread_id, wait.id, value, principal.name)
+        await self.store.waits.answer(thread_id, wait.id, value, principal.name)
 
     # -- looking
 

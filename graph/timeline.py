@@ -18,7 +18,8 @@ from standfast.checkpoint.documents import Member
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
-from standfast.checkpoint.threads import Run, Thread, Wait
+from standfast.checkpoint.threads import Run, Thread
+from standfast.checkpoint.waits import Wait
 from standfast.graph.changed import pending_nodes
 
 _TASKS: Final = "__pregel_tasks"
@@ -65,7 +66,7 @@ async def read_timeline(store: Store, thread_id: str) -> Timeline:
         operations=await store.operations.list(thread_id),
         attempts=attempts,
         approvals=sorted(approvals, key=lambda one: one.requested_at),
-        waits=[wait for run in runs for wait in await store.threads.waits(thread_id, run.id)],
+        waits=[wait for run in runs for wait in await store.waits.of_run(thread_id, run.id)],
         documents={run.id: await store.documents.members(run.collection_id) for run in runs if run.collection_id},
     )
 

@@ -5,7 +5,9 @@ Invariant: a drive belongs to one lease; it travels in `configurable` by referen
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from langchain_core.runnables import RunnableConfig
@@ -31,6 +33,7 @@ class Drive:
     operations: Operations
     approvals: Approvals
     documents: Documents
+    clock: Callable[[], Awaitable[datetime]]
     tenant: str = "default"
 
 

@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from langgraph.errors import GraphBubbleUp
+
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease
@@ -82,6 +84,10 @@ class Ledger:
                 result = await effect(begun.attempt, None)
         except errors.LeaseLost:
             raise
+        except GraphBubbleUp:
+            # The operation waits for an event or a time. It is called again from its top when that has come.
+            await self._finish(call, begun.attempt, "planned", None, None, "waiting")
+            raise
         except Exception as error:  # noqa: BLE001 - whatever an operation raises is its failure, not ours
             return await self._failed(call, policy, begun.attempt, error)
         reach("operation.done" if call.kind == "tool" else "model.called")
@@ -108,7 +114,7 @@ class Ledger:
             begun, result = await self._operations.transact(
                 self._lease, call, inside, needs_grant=needs_grant, policy_version=policy.version
             )
-        except (errors.LeaseLost, errors.OperationError, errors.StorageUnavailable):
+        except (errors.LeaseLost, errors.OperationError, errors.StorageUnavailable, GraphBubbleUp):
             raise
         except Exception as error:  # noqa: BLE001 - the transaction is rolled back: it has not happened
             begun = await self._begin(call, policy, needs_grant)

@@ -1,29 +1,11 @@
 -- name: accept
-select *, standfast.now() as accepted_at from accept_run_1(
+select *, standfast.now() as accepted_at from accept_run_2(
     %(thread)s, %(tenant)s, %(owner)s, %(graph)s, %(version)s, %(fingerprint)s, %(run)s, %(requested_by)s,
-    %(vouched)s, %(model)s, %(collection)s, %(input)s, %(settings)s, %(holder)s, %(worker)s, %(seconds)s)
+    %(vouched)s, %(model)s, %(collection)s, %(input)s, %(settings)s, %(client_key)s, %(input_digest)s,
+    %(on_busy)s, %(holder)s, %(worker)s, %(seconds)s)
 
 -- name: take_due
 select take_due_1(%(thread)s, %(epoch)s) as cancelling
-
--- name: put_wait
-insert into waits (thread_id, id, run_id, kind, approval_id, node, request)
-values (%(thread)s, %(id)s, %(run)s, %(kind)s, %(approval)s, %(node)s, %(request)s)
-on conflict (thread_id, id) do nothing
-
--- name: withdraw_waits
-update waits set state = 'withdrawn', ended_at = standfast.now()
- where thread_id = %(thread)s and run_id = %(run)s and state = 'open' and id <> all(%(listed)s)
-
--- name: settle_waits
-update waits w set state = 'answered', ended_at = standfast.now()
-  from approvals a
- where w.thread_id = %(thread)s and w.state = 'open' and a.thread_id = w.thread_id and a.id = w.approval_id
-   and a.state <> 'open'
-
--- name: park
-select park_1(%(thread)s, %(epoch)s,
-              (select min(expires_at) from approvals where thread_id = %(thread)s and state = 'open')) as parked
 
 -- name: end
 select end_run_1(%(thread)s, %(epoch)s, %(run)s, %(state)s, %(reason)s, %(outcome)s)
@@ -61,13 +43,6 @@ select id::text, number, state, reason, requested_by, vouched, model, collection
 select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
        deadline, accepted_at, ended_at
   from runs where thread_id = %(thread)s order by number
-
--- name: waits
-select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, opened_at, ended_at
-  from waits where thread_id = %(thread)s and run_id = %(run)s order by opened_at, id
-
--- name: answer
-select verdict, answered_by from answer_1(%(thread)s, %(wait)s, %(answer)s, %(who)s)
 
 -- name: cancel
 update threads t

@@ -1,0 +1,401 @@
+-- Standfast, the fleet: a doorbell for workers, queued runs, timers and events, and the events of a run.
+--
+-- The truth stays in threads.due_at and waits. A procrastinate job is a doorbell and nothing more: it says that a
+-- thread may have something due; with all jobs lost the sweep rings again. Every function that makes a thread due
+-- first updates its row and then rings: a worker that answers the bell too early waits for that row.
+--
+-- events is global (an event is for whichever threads wait for it); run_events leads with thread_id.
+
+alter table runs drop constraint runs_state_check;
+alter table runs add constraint runs_state_check
+    check (state in ('queued', 'open', 'needs_attention', 'succeeded', 'failed', 'cancelled'));
+alter table runs add column input_digest text;          -- of the request as it was given: what a client key stands for
+alter table runs add column handed_over boolean not null default false;  -- submitted: workers drive it
+create index runs_queued on runs (thread_id, number) where state = 'queued';
+
+alter table threads add column followed_until timestamptz;  -- somebody listens: tell them of changes until then
+
+alter table waits drop constraint waits_kind_check;
+alter table waits add constraint waits_kind_check check (kind in ('approval', 'question', 'timer', 'event'));
+alter table waits drop constraint waits_state_check;
+alter table waits add constraint waits_state_check check (state in ('open', 'answered', 'timed_out', 'withdrawn'));
+alter table waits add column interrupt_id text;         -- several waits can be one question of the graph
+alter table waits add column position integer not null default 0;
+alter table waits add column quorum text not null default 'first' check (quorum in ('first', 'all'));
+alter table waits add column name text;
+alter table waits add column match text;                -- a digest; null takes every event of the name
+alter table waits add column until timestamptz;         -- absolute: a crash does not move it
+alter table waits add column event_seq bigint;
+create index waits_for_events on waits (name) where state = 'open' and kind = 'event';
+create index waits_until on waits (thread_id, until) where state = 'open' and until is not null;
+create index waits_consumed on waits (thread_id, event_seq) where event_seq is not null;
+
+create table events (
+    seq        bigint generated always as identity primary key,
+    tenant     text not null default 'default',
+    id         text not null,                           -- the sender's: sending it again changes nothing
+    name       text not null,
+    match      text,
+    digest     text not null,                           -- of the payload: the same id with another one is refused
+    payload    bytea not null,
+    emitted_by text not null,
+    emitted_at timestamptz not null default standfast.now(),
+    expires_at timestamptz not null,
+    unique (tenant, id)
+);
+create index events_by_name on events (tenant, name, seq);
+create index events_expiry on events (expires_at);
+
+create table run_events (
+    thread_id text not null references threads (id) on delete cascade,
+    run_id    uuid not null,
+    seq       integer not null,                         -- 1, 2, ... without gaps; only the lease's holder writes
+    epoch     bigint not null,                          -- whose attempt it was
+    kind      text not null,
+    path      text not null,                            -- node names joined by '/'
+    data      bytea,
+    at        timestamptz not null default standfast.now(),
+    primary key (thread_id, run_id, seq)
+);
+
+create table workers (
+    id          uuid primary key,                       -- one incarnation of a process, never a name
+    name        text not null,
+    graphs      text[] not null,                        -- graph@version
+    concurrency integer not null,
+    started_at  timestamptz not null default standfast.now(),
+    seen_at     timestamptz not null default standfast.now()
+);
+
+-- Ring for a thread. One bell at a time is enough; a bell that hangs already is as good as a new one.
+create function ring_1(thread text) returns void language plpgsql as $$
+declare
+    queue text;
+begin
+    select graph || '@' || version into queue from threads where id = thread;
+    perform procrastinate_defer_jobs_v1(array[
+        row(queue, 'drive', 0, null, thread, jsonb_build_object('thread_id', thread), null)
+    ]::procrastinate_job_to_defer_v1[]);
+exception when unique_violation then
+    null;
+end $$;
+
+-- Tell those who follow a thread. Nobody follows most threads: their commits stay free of the queue's lock.
+create function tell_1(thread text) returns void language plpgsql as $$
+begin
+    perform 1 from threads where id = thread and followed_until > standfast.now();
+    if found then
+        perform pg_notify('standfast_threads', thread);
+    end if;
+end $$;
+
+create function wake_1(thread text) returns void language plpgsql as $$
+begin
+    update threads set due_at = standfast.now(), updated_at = standfast.now() where id = thread;
+    perform ring_1(thread);
+end $$;
+
+create or replace function wake_for_approval_1(thread text, approval text, who text) returns void
+language sql as $$
+    update waits set state = 'answered', answered_by = who, ended_at = standfast.now()
+     where thread_id = thread and approval_id = approval and state = 'open';
+    select wake_1(thread);
+$$;
+
+create or replace function answer_1(thread text, wait text, in_answer bytea, who text)
+returns table (verdict text, answered_by text) language plpgsql as $$
+declare
+    w waits%rowtype;
+begin
+    select * into w from waits where thread_id = thread and id = wait and kind = 'question' for update;
+    if not found then
+        return query select 'unknown', null::text;
+        return;
+    end if;
+    if w.state <> 'open' then
+        return query select w.state, w.answered_by;
+        return;
+    end if;
+    update waits set state = 'answered', answer = in_answer, answered_by = who, ended_at = standfast.now()
+     where thread_id = thread and id = wait;
+    perform wake_1(thread);
+    return query select 'done', who;
+end $$;
+
+create or replace function park_1(thread text, held bigint, wake_at timestamptz) returns boolean
+language plpgsql as $$
+begin
+    perform assert_lease_1(thread, held);
+    update threads
+       set lease_holder = null, lease_worker = null, lease_expires_at = null, crashes = 0,
+           due_at = wake_at, updated_at = standfast.now()
+     where id = thread and epoch = held and cancel_requested_at is null
+       and (due_at is null or due_at > standfast.now());
+    if not found then
+        return false;
+    end if;
+    perform tell_1(thread);
+    return true;
+end $$;
+
+-- The lease is given up with work left: the next one may come at once.
+create or replace function release_lease_1(thread text, held bigint) returns boolean language plpgsql as $$
+begin
+    update threads set lease_holder = null, lease_worker = null, lease_expires_at = null,
+                       due_at = coalesce(due_at, standfast.now())
+     where id = thread and epoch = held and lease_holder is not null;
+    if not found then
+        return false;
+    end if;
+    perform ring_1(thread);
+    return true;
+end $$;
+
+create or replace function end_run_1(
+    thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea)
+returns void language plpgsql as $$
+declare
+    next_run uuid;
+begin
+    perform 1 from runs where thread_id = thread and id = run and ended_epoch = held and state = new_state;
+    if found then
+        return;
+    end if;
+    perform assert_lease_1(thread, held);
+    update runs
+       set state = new_state, reason = new_reason, outcome = coalesce(new_outcome, outcome),
+           ended_epoch = held,
+           ended_at = case when new_state = 'needs_attention' then null else standfast.now() end
+     where thread_id = thread and id = run and state in ('open', 'needs_attention');
+    if new_state <> 'needs_attention' then
+        update approvals set state = 'withdrawn', decided_at = standfast.now()
+         where thread_id = thread and state = 'open';
+        update waits set state = 'withdrawn', ended_at = standfast.now()
+         where thread_id = thread and state = 'open';
+        update threads set cancel_requested_at = null where id = thread;
+        update runs set state = 'open' where thread_id = thread and id = (
+            select id from runs where thread_id = thread and state = 'queued' order by number limit 1)
+        returning id into next_run;
+    end if;
+    update threads
+       set lease_holder = null, lease_worker = null, lease_expires_at = null, crashes = 0,
+           run_id = coalesce(next_run, run_id),
+           due_at = case when next_run is null then null else standfast.now() end,
+           updated_at = standfast.now()
+     where id = thread;
+    if next_run is not null then
+        perform ring_1(thread);
+    end if;
+    perform tell_1(thread);
+end $$;
+
+-- Accept a run, for this process (holder) or for the fleet. verdict: accepted | queued | again (this very run) |
+-- same (the client key's run) | other_input (the client key stands for another request) | busy | other_graph.
+create function accept_run_2(
+    thread text, in_tenant text, in_owner text, in_graph text, in_version text, in_fingerprint text,
+    run uuid, in_requested_by text, in_vouched boolean, in_model text, in_collection text,
+    in_input bytea, in_settings bytea, in_client_key text, in_input_digest text, on_busy text,
+    holder text, worker text, seconds double precision)
+returns table (verdict text, open_thread text, open_run uuid, open_state text, known_graph text,
+               run_number integer, epoch bigint, head text)
+language plpgsql as $$
+declare
+    t threads%rowtype;
+    current runs%rowtype;
+    known runs%rowtype;
+    number_now integer;
+    busy boolean;
+begin
+    if in_client_key is not null then
+        -- Two senders of one key meet here, also before either's run exists.
+        perform pg_advisory_xact_lock(hashtextextended('client_key:' || in_tenant || ':' || in_client_key, 0));
+        select * into known from runs where tenant = in_tenant and client_key = in_client_key;
+        if found and known.id <> run then
+            return query select case when known.input_digest = in_input_digest then 'same' else 'other_input' end,
+                                known.thread_id, known.id, known.state, null::text, known.number,
+                                null::bigint, null::text;
+            return;
+        end if;
+    end if;
+    insert into threads (id, tenant, owner, graph, version, fingerprint)
+    values (thread, in_tenant, in_owner, in_graph, in_version, in_fingerprint)
+    on conflict (id) do nothing;
+    select * into t from threads where id = thread for no key update;
+    select * into known from runs r where r.thread_id = thread and r.id = run;
+    if found then
+        return query select 'again', thread, run, known.state, t.graph, known.number, null::bigint, null::text;
+        return;
+    end if;
+    select * into current from runs where thread_id = thread and id = t.run_id;
+    busy := current.state in ('open', 'needs_attention');
+    if t.run_id is not null and t.graph <> in_graph then
+        return query select 'other_graph', thread, current.id, current.state, t.graph, current.number,
+                            null::bigint, null::text;
+        return;
+    end if;
+    if busy and on_busy = 'refuse' then
+        return query select 'busy', thread, current.id, current.state, t.graph, current.number,
+                            null::bigint, null::text;
+        return;
+    end if;
+    select coalesce(max(number), 0) + 1 into number_now from runs where thread_id = thread;
+    insert into runs (thread_id, id, number, tenant, client_key, input_digest, state, requested_by, vouched, model,
+                      collection_id, input, settings, handed_over)
+    values (thread, run, number_now, in_tenant, in_client_key, in_input_digest,
+            case when busy then 'queued' else 'open' end, in_requested_by, in_vouched, in_model, in_collection,
+            in_input, in_settings, holder is null);
+    if busy then
+        if on_busy = 'interrupt' then
+            update threads x set cancel_requested_at = coalesce(x.cancel_requested_at, standfast.now())
+             where x.id = thread;
+            perform wake_1(thread);
+        end if;
+        return query select 'queued', thread, run, 'queued', in_graph, number_now, null::bigint, null::text;
+        return;
+    end if;
+    update threads x
+       set run_id = run, version = in_version, fingerprint = in_fingerprint, cancel_requested_at = null,
+           crashes = 0, due_at = standfast.now(), updated_at = standfast.now()
+     where x.id = thread;
+    if holder is null then
+        perform ring_1(thread);
+        return query select 'accepted', thread, run, 'open', in_graph, number_now, null::bigint, null::text;
+        return;
+    end if;
+    return query
+        with claimed as (select * from claim_lease_1(thread, holder, worker, seconds))
+        select 'accepted', thread, run, 'open', in_graph, number_now, c.epoch, c.head
+          from (values (1)) as one left join claimed c on true;
+end $$;
+
+-- A worker's claim: only if something is due, or the last driver has died.
+create function claim_due_1(thread text, holder text, worker text, seconds double precision)
+returns table (epoch bigint, head text, crashes integer, cancel_requested boolean) language plpgsql as $$
+begin
+    perform 1 from threads t
+      where t.id = thread
+        and (t.due_at <= standfast.now() or t.lease_expires_at < standfast.now()
+             or t.lease_holder = claim_due_1.holder)
+        for no key update;
+    if found then
+        return query select * from claim_lease_1(thread, holder, worker, seconds);
+    end if;
+end $$;
+
+-- Threads that nobody drives and that have something due, or whose driver has died, of these graphs (graph@version).
+create function overdue_1(graphs text[], most integer) returns table (id text) language sql stable as $$
+    (select t.id from threads t
+      where t.due_at <= standfast.now() and t.lease_holder is null and t.graph || '@' || t.version = any(graphs)
+      order by t.due_at limit most)
+    union all
+    (select t.id from threads t
+      where t.lease_holder is not null and t.lease_expires_at < standfast.now()
+        and t.graph || '@' || t.version = any(graphs)
+      order by t.lease_expires_at limit most);
+$$;
+
+-- Ends the waits of one question: the first that ends withdraws the others, where the first is enough.
+create function end_wait_1(thread text, wait text, new_state text, event bigint) returns void
+language plpgsql as $$
+declare
+    w waits%rowtype;
+begin
+    update waits set state = new_state, event_seq = event, ended_at = standfast.now()
+     where thread_id = thread and id = wait and state = 'open'
+    returning * into w;
+    if found and w.quorum = 'first' then
+        update waits set state = 'withdrawn', ended_at = standfast.now()
+         where thread_id = thread and interrupt_id = w.interrupt_id and id <> wait and state = 'open';
+    end if;
+end $$;
+
+-- Time-outs and timers of one thread whose time has come.
+create function end_due_waits_1(thread text, held bigint) returns void language plpgsql as $$
+declare
+    w record;
+begin
+    perform assert_lease_1(thread, held);
+    for w in select id from waits
+              where thread_id = thread and state = 'open' and until <= standfast.now() order by until, position
+    loop
+        perform end_wait_1(thread, w.id, 'timed_out', null);
+    end loop;
+end $$;
+
+-- Look for an event that came before its wait. Emitters of the name are kept out until this transaction ends, so
+-- that either they see the wait or the wait sees their event.
+create function match_waits_1(thread text) returns void language plpgsql as $$
+declare
+    w record;
+    found_seq bigint;
+begin
+    for w in select distinct waits.name, tenant from waits join threads on threads.id = waits.thread_id
+              where thread_id = thread and state = 'open' and kind = 'event' order by 1
+    loop
+        perform pg_advisory_xact_lock_shared(hashtextextended('event:' || w.tenant || ':' || w.name, 0));
+    end loop;
+    for w in select waits.id, waits.name, waits.match, tenant
+               from waits join threads on threads.id = waits.thread_id
+              where thread_id = thread and state = 'open' and kind = 'event' order by opened_at, position
+    loop
+        select e.seq into found_seq from events e
+         where e.tenant = w.tenant and e.name = w.name and (w.match is null or e.match = w.match)
+           and e.expires_at > standfast.now()
+           and not exists (select 1 from waits c where c.thread_id = thread and c.event_seq = e.seq)
+         order by e.seq limit 1;
+        if found then
+            perform end_wait_1(thread, w.id, 'answered', found_seq);
+            update threads set due_at = standfast.now() where id = thread;
+        end if;
+    end loop;
+end $$;
+
+-- Emit, once per sender's id. verdict: emitted | again | other_payload.
+create function emit_1(
+    in_tenant text, in_id text, in_name text, in_match text, in_digest text, in_payload bytea, who text,
+    ttl double precision)
+returns table (verdict text, woken integer) language plpgsql as $$
+declare
+    known events%rowtype;
+    new_seq bigint;
+    w record;
+    count_woken integer := 0;
+begin
+    perform pg_advisory_xact_lock(hashtextextended('event_id:' || in_tenant || ':' || in_id, 0));
+    perform pg_advisory_xact_lock(hashtextextended('event:' || in_tenant || ':' || in_name, 0));
+    select * into known from events where tenant = in_tenant and id = in_id;
+    if found then
+        return query select case when known.digest = in_digest and known.name = in_name then 'again'
+                                 else 'other_payload' end, 0;
+        return;
+    end if;
+    insert into events (tenant, id, name, match, digest, payload, emitted_by, expires_at)
+    values (in_tenant, in_id, in_name, in_match, in_digest, in_payload, who,
+            standfast.now() + make_interval(secs => ttl))
+    returning seq into new_seq;
+    -- One wait of each question: a race that lists the same event twice is won by its first.
+    for w in select distinct on (waits.thread_id, waits.interrupt_id) waits.thread_id, waits.id
+               from waits join threads on threads.id = waits.thread_id
+              where waits.state = 'open' and waits.kind = 'event' and waits.name = in_name
+                and tenant = in_tenant and (waits.match is null or waits.match = in_match)
+                and (waits.until is null or waits.until > standfast.now())
+              order by waits.thread_id, waits.interrupt_id, waits.position
+    loop
+        perform end_wait_1(w.thread_id, w.id, 'answered', new_seq);
+        perform wake_1(w.thread_id);
+        count_woken := count_woken + 1;
+    end loop;
+    return query select 'emitted', count_woken;
+end $$;
+
+-- Append to a run's events, with the numbers that the one writer has given them; sent again it changes nothing.
+create function append_events_1(
+    thread text, run uuid, held bigint, seqs integer[], kinds text[], paths text[], datas bytea[])
+returns void language plpgsql as $$
+begin
+    insert into run_events (thread_id, run_id, seq, epoch, kind, path, data)
+    select thread, run, e.seq, held, e.kind, e.path, e.data
+      from unnest(seqs, kinds, paths, datas) as e (seq, kind, path, data)
+    on conflict do nothing;
+    perform tell_1(thread);
+end $$;

@@ -1,0 +1,25 @@
+-- name: emit
+select verdict, woken from emit_1(%(tenant)s, %(id)s, %(name)s, %(match)s, %(digest)s, %(payload)s, %(who)s, %(ttl)s)
+
+-- name: by_seq
+select seq, id, name, payload, emitted_by, emitted_at from events where seq = any(%(seqs)s)
+
+-- name: drop_expired
+delete from events e
+ where e.seq in (select seq from events where expires_at <= standfast.now() order by expires_at limit %(most)s)
+   and not exists (select 1 from waits w join runs r on r.thread_id = w.thread_id and r.id = w.run_id
+                    where w.event_seq = e.seq and r.state in ('open', 'needs_attention'))
+
+-- name: append
+select append_events_1(%s, %s, %s, %s, %s, %s, %s)
+
+-- name: last
+select coalesce(max(seq), 0) as seq from run_events where thread_id = %(thread)s and run_id = %(run)s
+
+-- name: read
+select seq, epoch, kind, path, data, at from run_events
+ where thread_id = %(thread)s and run_id = %(run)s and seq > %(after)s order by seq limit %(limit)s
+
+-- name: follow
+update threads set followed_until = standfast.now() + make_interval(secs => %(seconds)s)
+ where id = any(%(threads)s)

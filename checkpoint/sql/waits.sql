@@ -1,0 +1,38 @@
+-- name: fence
+select assert_lease_1(%(thread)s, %(epoch)s)
+
+-- name: put
+insert into waits (thread_id, id, run_id, kind, approval_id, node, request, interrupt_id, position, quorum, name,
+                   match, until)
+values (%(thread)s, %(id)s, %(run)s, %(kind)s, %(approval)s, %(node)s, %(request)s, %(interrupt)s, %(position)s,
+        %(quorum)s, %(name)s, %(match)s, %(until)s)
+on conflict (thread_id, id) do nothing
+
+-- name: withdraw
+update waits set state = 'withdrawn', ended_at = standfast.now()
+ where thread_id = %(thread)s and run_id = %(run)s and state = 'open' and id <> all(%(listed)s)
+
+-- name: settle
+update waits w set state = 'answered', ended_at = standfast.now()
+  from approvals a
+ where w.thread_id = %(thread)s and w.state = 'open' and a.thread_id = w.thread_id and a.id = w.approval_id
+   and a.state <> 'open'
+
+-- name: match
+select match_waits_1(%(thread)s)
+
+-- name: end_due
+select end_due_waits_1(%(thread)s, %(epoch)s)
+
+-- name: park
+select park_1(%(thread)s, %(epoch)s, least(
+    (select min(expires_at) from approvals where thread_id = %(thread)s and state = 'open'),
+    (select min(until) from waits where thread_id = %(thread)s and state = 'open'))) as parked
+
+-- name: of_run
+select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, opened_at, ended_at,
+       interrupt_id, position, quorum, name, match, until, event_seq
+  from waits where thread_id = %(thread)s and run_id = %(run)s order by opened_at, interrupt_id, position, id
+
+-- name: answer
+select verdict, answered_by from answer_1(%(thread)s, %(wait)s, %(answer)s, %(who)s)

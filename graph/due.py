@@ -1,0 +1,159 @@
+"""What is due on a thread, decided from its checkpoint and the recorded answers alone.
+
+Invariants: any process decides the same; answers are given by interrupt id, never as plain values; an answer is
+given again as long as the state lists its question, because only the end of the whole call shows that it arrived;
+an open question is raised again, never answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from langgraph.types import Command, Interrupt
+
+from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.lease import Lease
+from standfast.checkpoint.saver import LeasedSaver
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.threads import Run
+from standfast.checkpoint.waits import Wait
+from standfast.graph.changed import Graph, refuse_if_changed
+from standfast.tools.waits import KEY as WAITS
+
+
+@dataclass(frozen=True)
+class Go:
+    """Let the graph go on with this input."""
+
+    input: Any
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Nothing is due: these are open."""
+
+    waits: list[Wait]
+
+
+class Done:
+    """The graph has nothing left to do."""
+
+
+Step = Go | Ask | Done
+
+
+class Due:
+    """Looks at one thread during one drive."""
+
+    def __init__(self, store: Store, graph: Graph, saver: LeasedSaver, lease: Lease, run: Run) -> None:
+        self._store = store
+        self._graph = graph
+        self._saver = saver
+        self._lease = lease
+        self._run = run
+        self._given: set[str] = set()
+        self._looked = False
+
+    async def next(self) -> tuple[Step, Mapping[str, Any]]:
+        """What to do next, and the state's values. Raises `GraphChanged`."""
+        first, self._looked = not self._looked, True
+        if first and self._lease.head is None:
+            return Go(self._run.input), {}  # a thread without checkpoints: there is nothing to look at
+        thread = self._lease.thread_id
+        await refuse_if_changed(self._graph, self._saver, thread)
+        state = await self._graph.aget_state({"configurable": {"thread_id": thread}})
+        if (state.metadata or {}).get("run_id") != self._run.id:
+            return Go(self._run.input), {}
+        listed = {one.id: (task.name, one) for task in state.tasks for one in task.interrupts}
+        answers = await self._answers(listed)
+        if answers and (first or answers.keys() - self._given):
+            self._given |= answers.keys()
+            reach("drive.resuming")
+            return Go(Command(resume=answers)), state.values
+        if any(not task.interrupts and task.result is None for task in state.tasks):
+            return Go(None), state.values
+        if not listed:
+            return Done(), state.values
+        return Ask([wait for key in listed.keys() - answers.keys() for wait in self._waits(*listed[key])]), state.values
+
+    async def _answers(self, listed: Mapping[str, tuple[str, Interrupt]]) -> dict[str, Any]:
+        """Every recorded answer to a question that the state lists."""
+        if not listed:
+            return {}
+        thread = self._lease.thread_id
+        await self._store.approvals.expire_due(thread)
+        await self._store.waits.end_due(self._lease)
+        answers: dict[str, Any] = {}
+        ended: dict[str, list[Wait]] = {}
+        for wait in await self._store.waits.of_run(thread, self._run.id):
+            if wait.interrupt_id not in listed:
+                continue
+            if wait.kind == "question" and wait.state == "answered":
+                answers[wait.interrupt_id] = wait.answer
+            elif wait.kind in ("timer", "event"):
+                ended.setdefault(wait.interrupt_id, []).append(wait)
+        for identifier, waits in ended.items():
+            if all(one.state != "open" for one in waits):
+                answers[identifier] = await self._ended(waits)
+        decided = {one.id: one for one in await self._store.approvals.list(thread_id=thread, state=None)}
+        for identifier, (_, question) in listed.items():
+            approval = decided.get(approval_of(question.value) or "")
+            if approval is not None and approval.state != "open":
+                answers[identifier] = {"approval": approval.id, "state": approval.state}
+        return answers
+
+    async def _ended(self, waits: list[Wait]) -> dict[str, Any]:
+        """The answer to a question of timers and events: for each its event, its time-out, or None if withdrawn."""
+        events = await self._store.events.by_seq([one.event_seq for one in waits if one.event_seq is not None])
+        return {
+            WAITS: [
+                None if one.state == "withdrawn" else {"event": events.get(one.event_seq or 0)}
+                for one in sorted(waits, key=lambda one: one.position)
+            ]
+        }
+
+    def _waits(self, node: str, question: Interrupt) -> list[Wait]:
+        """The rows for one open question of the graph."""
+        approval = approval_of(question.value)
+        wait = Wait(
+            id=question.id,
+            run_id=self._run.id,
+            kind="approval" if approval else "question",
+            approval_id=approval,
+            node=node,
+            request=question.value,
+            state="open",
+            answer=None,
+            answered_by=None,
+            opened_at=self._run.accepted_at,
+            interrupt_id=question.id,
+        )
+        described = question.value.get(WAITS) if isinstance(question.value, dict) else None
+        if not isinstance(described, dict):
+            return [wait]
+        return [
+            replace(
+                wait,
+                id=f"{question.id}/{position}",
+                kind=one["kind"],
+                request=None,
+                position=position,
+                quorum=described["quorum"],
+                name=one["name"],
+                match=one["match"],
+                until=one["until"],
+            )
+            for position, one in enumerate(described["waits"])
+        ]
+
+
+def approval_of(value: Any) -> str | None:
+    """The id of the approval that an interrupt's value asks for, if it asks for one."""
+    approval = value.get("approval") if isinstance(value, dict) else None
+    identifier = approval.get("id") if isinstance(approval, dict) else None
+    return identifier if isinstance(identifier, str) else None
+
+
+__all__: Final = ["Ask", "Done", "Due", "Go", "Step", "approval_of"]
