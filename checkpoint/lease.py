@@ -24,7 +24,7 @@ from psycopg.rows import DictRow, dict_row
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.database import Connection, Database, connect
 from standfast.checkpoint.statements import statements
 
 _SQL = statements("leases")
@@ -68,9 +68,16 @@ class Lease:
         return self.lost
 
     def require(self) -> None:
-        """Raise `LeaseLost` if the lease is known to be lost."""
+        """Raise `LeaseLost` if the lease is lost, or is not known to stand: directly before what must not be late."""
         if self.lost is not None:
             raise self.lost
+        if self.overdue:
+            raise self.lose("its renewal could not be confirmed in time")
+
+    @property
+    def overdue(self) -> bool:
+        """Whether it may have run out: it was not confirmed within its length."""
+        return time.monotonic() - self.confirmed > self.seconds
 
 
 def new_holder() -> str:
@@ -87,18 +94,23 @@ async def claim(database: Database, thread_id: str, *, seconds: float) -> Lease:
     holder = new_holder()
     params = {"thread": thread_id, "holder": holder, "worker": worker_name(), "seconds": seconds}
 
-    async def work(conn: Connection) -> DictRow | None:
-        unblocker = asyncio.create_task(_terminate_blockers(database, conn.info.backend_pid))
+    async def work(conn: Connection) -> tuple[float, DictRow | None]:
+        sent = time.monotonic()  # the lease runs from here at the earliest: a blocked claim takes its time
+        unblocker = asyncio.create_task(_terminate_blockers(database.conninfo, conn.info.backend_pid))
         try:
-            return await (await conn.execute(_SQL["claim"], params)).fetchone()
+            return sent, await (await conn.execute(_SQL["claim"], params)).fetchone()
         finally:
             unblocker.cancel()
+            await asyncio.wait([unblocker])
 
-    row = await database.run(work)
-    if row is None:
+    sent, row = await database.run(work)
+    while row is None:
         held = await database.fetch_one(_SQL["leased"], {"thread": thread_id})
         if held is None:
             raise errors.UnknownThread(f"there is no thread {thread_id!r}", thread_id=thread_id)
+        if held["lease_worker"] is None:  # it was let go in between
+            sent, row = await database.run(work)
+            continue
         raise errors.LeaseHeld(
             f"thread {thread_id!r} is driven by {held['lease_worker']} until {held['lease_expires_at']:%H:%M:%S}; "
             "it can be followed, or carried on when that lease has run out",
@@ -107,7 +119,7 @@ async def claim(database: Database, thread_id: str, *, seconds: float) -> Lease:
             expires_at=held["lease_expires_at"],
         )
     seed_clock(row["head"])
-    lease = Lease(thread_id, row["epoch"], holder, seconds, row["head"], row["crashes"], row["cancel_requested"])
+    lease = Lease(thread_id, row["epoch"], holder, seconds, row["head"], row["crashes"], row["cancel_requested"], sent)
     reach("lease.claimed")
     return lease
 
@@ -123,10 +135,17 @@ async def release(database: Database, lease: Lease) -> None:
     await database.fetch(_SQL["release"], {"thread": lease.thread_id, "epoch": lease.epoch})
 
 
-async def _terminate_blockers(database: Database, pid: int) -> None:
-    while True:
-        await asyncio.sleep(_BLOCKED_SECONDS)
-        await database.fetch(_SQL["blockers"], {"pid": pid})
+async def _terminate_blockers(conninfo: str, pid: int) -> None:
+    await asyncio.sleep(_BLOCKED_SECONDS)
+    try:
+        # Not of the pool, which may be full of claims that wait as this one does.
+        async with await connect(conninfo) as conn:
+            while True:
+                ended = await (await conn.execute(_SQL["terminate_blockers"], {"pid": pid})).fetchall()
+                _LOG.warning("ended the stalled transactions of backends %s", [row["pid"] for row in ended])
+                await asyncio.sleep(_BLOCKED_SECONDS)
+    except (errors.StandfastError, psycopg.Error) as error:
+        _LOG.warning("cannot end the transaction that holds up a claim: %s", error)
 
 
 def seed_clock(head: str | None) -> None:
@@ -145,59 +164,83 @@ def seed_clock(head: str | None) -> None:
     id_clock._last_v6_timestamp = newest  # type: ignore[assignment]
 
 
-class LeaseKeeper:
-    """Renews all leases of a process at a third of their length, from its own thread and connection.
+def _pause(leases: list[Lease]) -> float:
+    return min([_WATCH_SECONDS, *(one.seconds / 10 for one in leases)])
 
-    A lease that could not be confirmed within its length is lost: the driver stops itself. Cancellations of
-    held threads are noticed on the way, within a second.
+
+class LeaseKeeper:
+    """Renews all leases of a process at a third of their length, from a thread and connection of its own.
+
+    A lease that could not be confirmed within its length is lost: the driver stops itself. That is watched from
+    a second thread, because a renewal may hang with the server. Cancellations of held threads are noticed on
+    the way, within a second.
     """
 
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
         self._leases: set[Lease] = set()
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._changed = threading.Condition()
         self._stopping = False
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self._connection: BlockingConnection[dict[str, object]] | None = None
 
     def keep(self, lease: Lease) -> None:
         """Renew this lease from now on."""
-        with self._lock:
+        with self._changed:
             self._leases.add(lease)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="standfast-leases", daemon=True)
-                self._thread.start()
+            if _pause([lease]) < _WATCH_SECONDS:
+                self._changed.notify_all()  # a pause has begun that is too long for it
+            if not self._threads:
+                self._threads = [
+                    threading.Thread(target=self._every_turn, args=(turn,), name=f"standfast-{name}", daemon=True)
+                    for name, turn in (("leases", self._renew_and_watch), ("lease-ends", self._expire))
+                ]
+                for thread in self._threads:
+                    thread.start()
 
     def drop(self, lease: Lease) -> None:
         """Renew it no longer."""
-        with self._lock:
+        with self._changed:
             self._leases.discard(lease)
 
     def close(self) -> None:
-        """Stop the thread and close its connection."""
-        self._stopping = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join()
+        """Stop the threads; one that hangs with the server is left behind, and ends with the process."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(_WATCH_SECONDS)
 
-    def _run(self) -> None:
-        while not self._stopping:
-            self._wake.wait(_WATCH_SECONDS)
-            with self._lock:
-                leases = [one for one in self._leases if one.lost is None]
-            if not leases or self._stopping:
-                continue
+    def _every_turn(self, turn: Callable[[list[Lease]], None]) -> None:
+        while leases := self._next():
             try:
-                self._renew([one for one in leases if time.monotonic() - one.confirmed > one.seconds / 3])
-                self._watch(leases)
-            except psycopg.Error as error:
-                _LOG.warning("cannot renew leases: %s", error)
-                self._disconnect()
-            for one in leases:
-                if one.lost is None and time.monotonic() - one.confirmed > one.seconds:
-                    one.lose("its renewal could not be confirmed in time")
-        self._disconnect()
+                turn(leases)
+            except Exception:  # noqa: BLE001 - a thread that ends here would cost every lease of the process
+                _LOG.exception("keeping leases failed; going on")
+        if turn == self._renew_and_watch:
+            self._disconnect()
+
+    def _next(self) -> list[Lease]:
+        """What is held, after a pause; nothing when it is time to stop."""
+        with self._changed:
+            held: list[Lease] = []
+            while not held and not self._stopping:
+                self._changed.wait(_pause([one for one in self._leases if one.lost is None]))
+                held = [one for one in self._leases if one.lost is None]
+            return [] if self._stopping else held
+
+    def _renew_and_watch(self, leases: list[Lease]) -> None:
+        try:
+            self._renew([one for one in leases if time.monotonic() - one.confirmed > one.seconds / 3])
+            self._watch(leases)
+        except psycopg.Error as error:
+            _LOG.warning("cannot renew leases: %s", error)
+            self._disconnect()
+
+    def _expire(self, leases: list[Lease]) -> None:
+        for one in leases:
+            if one.overdue:
+                one.lose("its renewal could not be confirmed in time")
 
     def _renew(self, leases: list[Lease]) -> None:
         for seconds in {one.seconds for one in leases}:

@@ -4,8 +4,13 @@ select epoch, head, crashes, cancel_requested from claim_lease_1(%(thread)s, %(h
 -- name: leased
 select lease_worker, lease_expires_at from threads where id = %(thread)s
 
--- name: blockers
-select pg_terminate_backend(pid) from unnest(pg_blocking_pids(%(pid)s)) as pid
+-- name: terminate_blockers
+-- Who holds the row, not who waits for it as we do: a queue of claims is as long as its first holder is stalled.
+with recursive ahead (pid) as (
+    select unnest(pg_blocking_pids(%(pid)s))
+    union
+    select unnest(pg_blocking_pids(pid)) from ahead where pid <> 0)
+select pid from ahead where cardinality(pg_blocking_pids(pid)) = 0 and pg_terminate_backend(pid)
 
 -- name: release
 select release_lease_1(%(thread)s, %(epoch)s)
