@@ -17,9 +17,7 @@ MOST = 1200
 _SECTION_ENOUGH = 250  # a new section closes the passage before it a little sooner
 
 _PARAGRAPH = re.compile(r"\S[^\n]*(?:\n[^\S\n]*\S[^\n]*)*")
-_NUMBERED = re.compile(
-    r"(?:\d+(?:\.\d+)*\.?|[IVXLC]+\.|§\s?\d+|(?i:section|article|chapter|part)\s+\w+\b)\s+\S"
-)
+_NUMBERED = re.compile(r"(?:\d+(?:\.\d+)*\.?|[IVXLC]+\.|§\s?\d+|(?i:section|article|chapter|part)\s+\w+\b)\s+\S")
 _MARKDOWN_HEADING = re.compile(r"#{1,6}\s+\S")
 _UNDERLINE = re.compile(r"[^\n]+\n\s*(?:={3,}|-{3,})\s*")
 _LIST_ITEM = re.compile(r"(?:[-*+•]|\(?(?:[a-zA-Z]|[ivxIVX]{1,4}|\d{1,2})\))\s+\S")
@@ -70,7 +68,12 @@ def is_heading(paragraph: str) -> bool:
         return True
     if _NUMBERED.match(line):
         return len(_SENTENCE_END.findall(line[:-1])) <= 1  # the number's own full stop
-    return line[:1].isupper() and line[-1] not in ".,:;!?\"'\u201d)" and not _LIST_ITEM.match(line)
+    return line[:1].isupper() and line[-1] not in ".,:;!?\"'\u201d)" and not is_list_item(line)
+
+
+def is_list_item(paragraph: str) -> bool:
+    """Whether a paragraph begins with a bullet or with the letter or number of a list, such as (b)."""
+    return _LIST_ITEM.match(paragraph.lstrip()) is not None
 
 
 def _units(text: str) -> Iterator[_Unit]:
@@ -81,7 +84,7 @@ def _units(text: str) -> Iterator[_Unit]:
         if start is None:
             start = match.start()
             opens_section = heading or _NUMBERED.match(paragraph) is not None
-            list_item = _LIST_ITEM.match(paragraph) is not None
+            list_item = is_list_item(paragraph)
         end = match.end()
         if heading and end - start < ENOUGH:  # a long run of headings is a table of contents
             continue

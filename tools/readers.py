@@ -22,6 +22,7 @@ import pypdf
 import pypdf.errors
 from bs4 import BeautifulSoup
 from bs4.element import NavigableString, PageElement, Tag
+
 from standfast.checkpoint.errors import InvalidRequest
 from standfast.tools.passages import Passage, is_heading, passages
 
@@ -303,9 +304,9 @@ def _pdf(data: bytes) -> tuple[str, str]:
         raise _Unreadable(f"a broken PDF ({type(error).__name__})") from error
 
 
-_STRUCTURE = re.compile(
-    r"\s*(?:[-*+•|>#]|={3,}|-{3,}|```|~~~|\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,4})[.)]\s|\d+(?:\.\d+)+)"
-)
+_STRUCTURE = re.compile(r"\s*(?:[-*+\u2022]\s|[|>#]|={3,}|-{3,}|```|~~~)")
+_NUMBERED = re.compile(r"\s*(?:\(?(?:\d{1,3}|[a-zA-Z]|[ivx]{1,4})[.)]\s|\d+(?:\.\d+)+)")
+_RESTING = re.compile(r"(?:[.;:,!?]|\band|\bor)$")  # how a line before a numbered item ends
 _FENCE = re.compile(r"\s*(?:```|~~~)")
 _NARROWEST, _WIDEST = 50, 120  # columns between which a text can be hard-wrapped
 
@@ -330,11 +331,10 @@ def _flowing(text: str) -> str:
         pieces += between, line.lstrip() if between == " " else line
         fenced ^= _FENCE.match(line) is not None
         word = after.split(maxsplit=1)[0] if after else ""
-        broken_off = column + 1 + len(word) > max(_NARROWEST, width - 4)
-        if line and word and broken_off and width <= _WIDEST and not fenced and not _STRUCTURE.match(after):
-            between = " "
-        else:
-            between = "\n"
+        broken_off = column + 1 + len(word) > max(_NARROWEST, width * 9 // 10)
+        item = _STRUCTURE.match(after) or (_NUMBERED.match(after) and _RESTING.search(line))
+        flows = line and word and broken_off and width <= _WIDEST and not fenced and not item
+        between = " " if flows else "\n"
     return "".join(pieces).strip("\n").rstrip()
 
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pypdf import PdfWriter
 from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
 from standfast.checkpoint.errors import InvalidRequest
 from standfast.tools import readers
 from standfast.tools.passages import MOST
