@@ -12,6 +12,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Final
 
+import openai
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -27,6 +28,7 @@ from langchain_openai.chat_models.base import BaseChatOpenAI
 
 from standfast.checkpoint import errors
 from standfast.nodes.offline import OfflineModel
+from standfast.tools.failures import FailureClass, register_classifier
 
 OFFLINE: Final = "offline"
 _DEFAULT_OPENAI: Final = "gpt-4.1-mini"
@@ -108,3 +110,13 @@ def _whole_calls(answer: AIMessageChunk) -> tuple[list[ToolCall], list[InvalidTo
 
 def _broken(name: str, identifier: str | None, raw: str, why: str) -> InvalidToolCall:
     return InvalidToolCall(name=name, id=identifier, args=raw, error=why, type="invalid_tool_call")
+
+
+def _unreached(error: BaseException) -> FailureClass | None:
+    """The failures of OpenAI's client that came without an answer, and so without a status."""
+    if isinstance(error, openai.APITimeoutError):
+        return FailureClass.TIMEOUT
+    return FailureClass.UNAVAILABLE if isinstance(error, openai.APIConnectionError) else None
+
+
+register_classifier(_unreached)

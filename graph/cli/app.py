@@ -1,0 +1,346 @@
+"""What can be typed: the commands, their options and their help. What a command does is loaded when it is called.
+
+Invariant: nothing here imports LangGraph or talks to a database, so that help and `db status` are quick.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from standfast.graph.cli.exits import INTERRUPTED, REFUSED, code_of_error, sentence_of
+from standfast.graph.cli.output import note, prepare_streams
+
+app: Final = typer.Typer(
+    name="standfast",
+    help="A durable agent runtime: agents that carry on after any crash, and ask a person before they act.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+db: Final = typer.Typer(
+    help="The embedded Postgres, which is used when no database is named.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(db, name="db")
+
+_GLOBAL_FLAGS: Final = ("--debug",)
+_GLOBAL_VALUES: Final = ("--database",)
+
+Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", show_default=False)]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, apr-...", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Only record it; do not carry the thread on.")]
+As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, on your word; else the system's user.")]
+Graph = Annotated[
+    str | None, typer.Option("--graph", metavar="MODULE:ATTR", help="Your own StateGraph, or a function returning one.")
+]
+Digest = Annotated[
+    str | None, typer.Option("--digest", metavar="SHA256", help="Decide only if the approval is still for this digest.")
+]
+
+
+def run_app(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code."""
+    prepare_streams()
+    debug = "--debug" in arguments
+    try:
+        code = app(_globals_first(arguments), standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except typer.Exit as end:
+        return end.exit_code
+    except typer.Abort:
+        return INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the one place where every failure becomes a sentence
+        if hasattr(error, "format_message"):  # usage, as typer found it
+            note(f"standfast: {error.format_message()} (see standfast --help)")
+            return REFUSED
+        if debug:
+            traceback.print_exception(error)
+        note(f"standfast: {sentence_of(error)}")
+        return code_of_error(error)
+
+
+def _globals_first(arguments: Sequence[str]) -> list[str]:
+    """The global options may stand behind the command too."""
+    first: list[str] = []
+    rest: list[str] = []
+    left = iter(arguments)
+    for one in left:
+        if one == "--":
+            rest += [one, *left]
+        elif one in _GLOBAL_FLAGS or one.startswith(tuple(f"{name}=" for name in _GLOBAL_VALUES)):
+            first.append(one)
+        elif one in _GLOBAL_VALUES:
+            first += [one, *[value for value in [next(left, None)] if value is not None]]
+        else:
+            rest.append(one)
+    return first + rest
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"standfast {metadata.version('standfast')}")
+        raise typer.Exit
+
+
+@app.callback()
+def standfast(
+    context: typer.Context,
+    database: Annotated[
+        str | None,
+        typer.Option(
+            "--database", metavar="URL", help="Postgres to use; else STANDFAST_DATABASE_URL, else the embedded one."
+        ),
+    ] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    context.obj = database
+
+
+@app.command()
+def run(
+    context: typer.Context,
+    request: Annotated[str, typer.Argument(metavar="REQUEST", help="What is wanted; - reads it from standard input.")],
+    docs: Annotated[
+        list[Path] | None, typer.Option("--docs", metavar="PATH", help="A file or folder to search; may be repeated.")
+    ] = None,
+    thread: Annotated[
+        str | None, typer.Option("--thread", metavar="ID", help="The thread's id; else a new one.")
+    ] = None,
+    model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="openai:NAME, or offline.")] = None,
+    reports: Annotated[
+        Path | None, typer.Option("--reports", metavar="DIR", help="Where reports are written; else ./reports.")
+    ] = None,
+    graph: Graph = None,
+    as_: As = None,
+    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only accept it; standfast resume drives it.")] = False,
+    json: Json = False,
+) -> int:
+    """Carry out a request, to its end or to a question for a person (exit code 3)."""
+    from standfast.graph.cli import run as command
+
+    return command.run(
+        context.obj,
+        request,
+        documents=docs or (),
+        thread=thread,
+        model=model,
+        reports=reports,
+        graph=graph,
+        as_=as_,
+        wait=not no_wait,
+        as_json=json,
+    )
+
+
+@app.command()
+def approvals(
+    context: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Those that were decided too.")] = False,
+    thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Of one thread only.")] = None,
+    json: Json = False,
+) -> int:
+    """List what waits for a person's decision."""
+    from standfast.graph.cli import look
+
+    return look.approvals(context.obj, thread=thread, everything=everything, as_json=json)
+
+
+@app.command()
+def approve(
+    context: typer.Context,
+    identifier: ApprovalId,
+    reason: Annotated[str | None, typer.Option("--reason", help="Kept with the decision.")] = None,
+    digest: Digest = None,
+    graph: Graph = None,
+    as_: As = None,
+    no_wait: NoWait = False,
+    json: Json = False,
+) -> int:
+    """Approve one operation, exactly as it was shown, and carry its thread on."""
+    return _decide(context, identifier, "approve", reason, digest, graph, as_, no_wait, json)
+
+
+@app.command()
+def reject(
+    context: typer.Context,
+    identifier: ApprovalId,
+    reason: Annotated[str, typer.Option("--reason", help="Goes to the agent.", show_default=False)],
+    digest: Digest = None,
+    graph: Graph = None,
+    as_: As = None,
+    no_wait: NoWait = False,
+    json: Json = False,
+) -> int:
+    """Reject one operation and carry its thread on."""
+    return _decide(context, identifier, "reject", reason, digest, graph, as_, no_wait, json)
+
+
+@app.command()
+def edit(
+    context: typer.Context,
+    identifier: ApprovalId,
+    changes: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="FIELD=VALUE", help="JSON if it parses, else text; dots lead inside; may be repeated."
+        ),
+    ] = None,
+    source: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="A JSON object of arguments.")] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Kept with the decision.")] = None,
+    digest: Digest = None,
+    graph: Graph = None,
+    as_: As = None,
+    no_wait: NoWait = False,
+    json: Json = False,
+) -> int:
+    """Change an operation's arguments, approve the result, and carry its thread on."""
+    from standfast.graph.cli import decide
+
+    return decide.decide(
+        context.obj,
+        identifier,
+        "edit",
+        reason,
+        graph=graph,
+        as_=as_,
+        digest=digest,
+        wait=not no_wait,
+        as_json=json,
+        changes=changes or (),
+        changes_from=source,
+    )
+
+
+@app.command()
+def resume(
+    context: typer.Context,
+    thread: Thread,
+    answer: Annotated[
+        str | None, typer.Argument(metavar="[ANSWER]", help="The answer to the thread's open question.")
+    ] = None,
+    json_answer: Annotated[bool, typer.Option("--json-answer", help="The answer is JSON, not text.")] = False,
+    graph: Graph = None,
+    as_: As = None,
+    no_wait: NoWait = False,
+    json: Json = False,
+) -> int:
+    """Carry a thread on, with or without an answer."""
+    from standfast.graph.cli import decide
+
+    return decide.resume(
+        context.obj,
+        thread,
+        answer,
+        graph=graph,
+        as_=as_,
+        json_answer=json_answer,
+        wait=not no_wait,
+        as_json=json,
+    )
+
+
+@app.command()
+def threads(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
+    json: Json = False,
+) -> int:
+    """List the threads that changed last."""
+    from standfast.graph.cli import look
+
+    return look.threads(context.obj, limit=limit, as_json=json)
+
+
+@app.command()
+def show(context: typer.Context, thread: Thread, json: Json = False) -> int:
+    """Show one thread's timeline: steps, model calls, operations, approvals, decisions."""
+    from standfast.graph.cli import look
+
+    return look.show(context.obj, thread, as_json=json)
+
+
+@app.command()
+def cancel(context: typer.Context, thread: Thread, json: Json = False) -> int:
+    """Cancel a thread's unfinished run; what was done stays done."""
+    from standfast.graph.cli import decide
+
+    return decide.cancel(context.obj, thread, as_json=json)
+
+
+@app.command()
+def migrate(context: typer.Context, json: Json = False) -> int:
+    """Bring the database's schema up to date."""
+    from standfast.graph.cli import doctor as command
+
+    return command.migrate(context.obj, as_json=json)
+
+
+@app.command()
+def doctor(context: typer.Context, json: Json = False) -> int:
+    """Say what is configured, reachable and out of date; exit code 1 if something is broken."""
+    from standfast.graph.cli import doctor as command
+
+    return command.doctor(context.obj, as_json=json)
+
+
+@db.command("start")
+def db_start(json: Json = False) -> int:
+    """Start the embedded server and let it run until `db stop`."""
+    from standfast.graph.cli import database
+
+    return database.start(as_json=json)
+
+
+@db.command("stop")
+def db_stop(json: Json = False) -> int:
+    """Stop the embedded server; what was committed is kept."""
+    from standfast.graph.cli import database
+
+    return database.stop(as_json=json)
+
+
+@db.command("status")
+def db_status(json: Json = False) -> int:
+    """Say whether the embedded server runs; exit code 1 if it does not."""
+    from standfast.graph.cli import database
+
+    return database.status(as_json=json)
+
+
+def _decide(
+    context: typer.Context,
+    identifier: str,
+    verb: str,
+    reason: str | None,
+    digest: str | None,
+    graph: str | None,
+    as_: str | None,
+    no_wait: bool,
+    json: bool,
+) -> int:
+    from standfast.graph.cli import decide
+
+    return decide.decide(
+        context.obj,
+        identifier,
+        verb,  # type: ignore[arg-type]
+        reason,
+        graph=graph,
+        as_=as_,
+        digest=digest,
+        wait=not no_wait,
+        as_json=json,
+    )

@@ -1,0 +1,96 @@
+"""An approval as a person sees it: exactly what would be done, for whom, until when, and how to answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from standfast.checkpoint.approvals import Approval
+from standfast.graph.cli.output import counted, local_time, say
+from standfast.graph.cli.session import Session
+
+_SHORT: Final = 100
+
+
+def show_approval(approval: Approval, requester: str | None = None) -> None:
+    """Everything that a decision is about. Nothing is shortened."""
+    say()
+    say(f"== {approval.operation} wants to run, and a person decides ==")
+    say(f"approval    {approval.id}")
+    say(f"asked by    {requester or approval.requested_by}, in thread {approval.thread_id}")
+    say(f"valid until {local_time(approval.expires_at)} ({_left(approval.expires_at)})")
+    if approval.failed_checks:
+        say(f"\n-- {counted(len(approval.failed_checks), 'failed check')} --")
+        for check in approval.failed_checks:
+            say(f"! {check}")
+    for name, value in approval.arguments.items():
+        _show_argument(name, value)
+    say(f"\n-- end of what would be done (digest {approval.digest[:16]}) --")
+
+
+def show_ways_to_answer(session: Session, approval: Approval) -> None:
+    """The lines that decide, from any process and any folder."""
+    field = next(iter(approval.arguments), "field")
+    say("\nTo answer, from anywhere:")
+    for command in (
+        f"approve {approval.id}",
+        f'reject {approval.id} --reason "..."',
+        f"edit {approval.id} --set {field}=...",
+    ):
+        say("  " + session.line(command))
+
+
+def approval_json(approval: Approval) -> dict[str, Any]:
+    """The approval as `--json` prints it."""
+    return {
+        "id": approval.id,
+        "thread_id": approval.thread_id,
+        "run_id": approval.run_id,
+        "operation": approval.operation,
+        "operation_id": approval.operation_id,
+        "state": approval.state,
+        "arguments": approval.arguments,
+        "digest": approval.digest,
+        "description": approval.description,
+        "failed_checks": approval.failed_checks,
+        "requested_by": approval.requested_by,
+        "requested_at": approval.requested_at,
+        "expires_at": approval.expires_at,
+        "decision": approval.decision,
+        "decided_by": approval.decided_by,
+        "decided_at": approval.decided_at,
+        "vouched": approval.vouched,
+        "self_approved": approval.self_approved,
+        "reason": approval.reason,
+        "used_at": approval.used_at,
+    }
+
+
+def _show_argument(name: str, value: Any) -> None:
+    if isinstance(value, str) and ("\n" in value or len(value) > _SHORT):
+        say(f"\n-- {name} --\n{value}")
+    elif isinstance(value, list) and value:
+        say(f"\n-- {name} ({len(value)}) --")
+        for item in value:
+            say(f"- {_item(item)}")
+    else:
+        say(f"\n-- {name} --\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
+
+
+def _item(item: Any) -> str:
+    if isinstance(item, Mapping) and item.keys() == {"document", "passage", "quote"}:
+        return f'{item["document"]}, passage {item["passage"]}: "{item["quote"]}"'
+    if isinstance(item, Mapping) and item.keys() == {"document", "sha256"}:
+        return f"{item['document']} (SHA-256 {item['sha256']})"
+    return item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+
+
+def _left(until: datetime) -> str:
+    left = until - datetime.now(until.tzinfo)
+    if left < timedelta(0):
+        return "over"
+    if left >= timedelta(days=2):
+        return f"{round(left / timedelta(days=1))} days left"
+    return f"{left // timedelta(hours=1)} h {left % timedelta(hours=1) // timedelta(minutes=1)} min left"

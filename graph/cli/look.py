@@ -1,0 +1,97 @@
+"""`threads`, `approvals` and `show`: looking at what is there. Nothing is changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from standfast.checkpoint.threads import Thread
+from standfast.graph.cli.approval import approval_json
+from standfast.graph.cli.exits import SUCCEEDED
+from standfast.graph.cli.output import local_time, note, say_json, say_table, shortened
+from standfast.graph.cli.session import session
+from standfast.graph.cli.show import show_timeline, timeline_json
+from standfast.graph.door import thread_id_of
+
+
+def threads(database: str | None, *, limit: int, as_json: bool) -> int:
+    """List the threads that changed last."""
+    with session(database) as current:
+        found = current.run(lambda runtime: runtime.athreads(limit=limit))
+    if as_json:
+        say_json([_thread_json(one) for one in found])
+    elif not found:
+        note("There are no threads yet; standfast run begins one.")
+    else:
+        rows = [(one.id, one.status, one.graph, local_time(one.updated_at), _why(one)) for one in found]
+        say_table(("THREAD", "STATUS", "GRAPH", "CHANGED", ""), rows)
+    return SUCCEEDED
+
+
+def approvals(database: str | None, *, thread: str | None, everything: bool, as_json: bool) -> int:
+    """List the approvals that can still be decided, or all."""
+    if thread is not None:
+        thread_id_of(thread)
+    state = None if everything else "open"
+    with session(database) as current:
+
+        async def work(runtime: Any) -> Any:
+            if thread is not None:
+                await runtime.store.threads.get(thread)
+            return await runtime.aapprovals(thread_id=thread, state=state)
+
+        found = current.run(work)
+    if as_json:
+        say_json([approval_json(one) for one in found])
+    elif not found:
+        note("No approval is open." if state else "There are no approvals.")
+    else:
+        rows = [
+            (
+                one.id,
+                one.thread_id,
+                one.operation,
+                one.state,
+                one.requested_by,
+                local_time(one.expires_at if one.state == "open" else one.decided_at or one.expires_at),
+                shortened(next(iter(one.arguments.values()), ""), 60),
+            )
+            for one in found
+        ]
+        say_table(("APPROVAL", "THREAD", "OPERATION", "STATE", "ASKED BY", "UNTIL / AT", ""), rows)
+        if state:
+            note("\nstandfast show THREAD has the details; approve, reject and edit take the approval's id.")
+    return SUCCEEDED
+
+
+def show(database: str | None, thread: str, *, as_json: bool) -> int:
+    """Show everything that is recorded about one thread."""
+    thread_id = thread_id_of(thread)
+    with session(database) as current:
+        found = current.run(lambda runtime: runtime.atimeline(thread_id))
+        if as_json:
+            say_json(timeline_json(found))
+        else:
+            show_timeline(current, found)
+    return SUCCEEDED
+
+
+def _thread_json(one: Thread) -> dict[str, Any]:
+    return {
+        "thread_id": one.id,
+        "uuid": one.uuid,
+        "status": one.status,
+        "reason": one.reason,
+        "graph": one.graph,
+        "version": one.version,
+        "run_id": one.run_id,
+        "worker": one.worker,
+        "crashes": one.crashes,
+        "created_at": one.created_at,
+        "updated_at": one.updated_at,
+    }
+
+
+def _why(one: Thread) -> str:
+    if one.status == "running":
+        return f"by {one.worker}"
+    return one.reason or ""

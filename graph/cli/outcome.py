@@ -1,0 +1,78 @@
+"""How a run stands, told on stdout, and the exit code that says the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from standfast.graph.cli.approval import approval_json, show_approval, show_ways_to_answer
+from standfast.graph.cli.exits import code_of_status
+from standfast.graph.cli.output import note, say, say_json
+from standfast.graph.cli.session import Session
+from standfast.graph.result import Result
+
+
+def show_result(session: Session, result: Result, *, as_json: bool, asking: bool = False) -> int:
+    """Print how the run stands. With `asking`, what comes next is asked instead of printed as lines."""
+    if as_json:
+        say_json(result_json(result))
+    elif result.status == "succeeded":
+        _show_end(result)
+    elif result.status == "waiting":
+        _show_open(session, result, asking=asking)
+    else:
+        say(f"{result.status.replace('_', ' ')}: {result.reason or 'no reason was recorded'}")
+    if result.status in ("queued", "running", "needs_attention"):
+        note(f"To carry it on: {session.line(f'resume {result.thread_id}')}")
+    if result.status != "waiting" or as_json:
+        note(f"Thread {result.thread_id}: {result.status.replace('_', ' ')}. {_usage(result)}".rstrip())
+    return code_of_status(result.status)
+
+
+def result_json(result: Result) -> dict[str, Any]:
+    """The result as `--json` prints it."""
+    return {
+        "thread_id": result.thread_id,
+        "run_id": result.run_id,
+        "status": result.status,
+        "reason": result.reason,
+        "outcome": result.outcome,
+        "approvals": [approval_json(one) for one in result.approvals],
+        "questions": [{"id": one.id, "node": one.node, "request": one.request} for one in result.questions],
+        "usage": result.usage,
+    }
+
+
+def _show_end(result: Result) -> None:
+    outcome = result.outcome
+    if not isinstance(outcome, Mapping):
+        values = {name: value for name, value in result.values.items() if name != "messages"}
+        text = str(result.messages[-1].text) if result.messages else ""
+        say(text or json.dumps(values if outcome is None else outcome, ensure_ascii=False, default=str))
+        return
+    for effect in outcome.get("effects", ()):
+        done = effect["result"]
+        published = done.get("published") if isinstance(done, Mapping) else None
+        say(f"Published: {published}" if published else f"Done: {effect['operation']} ({effect['operation_id']})")
+    for declined in outcome.get("rejected", ()):
+        say(f"Not done: {declined['operation']}. {declined['reason']}")
+    if outcome.get("answer"):
+        say(f"\n{outcome['answer']}")
+
+
+def _show_open(session: Session, result: Result, *, asking: bool) -> None:
+    for approval in result.approvals:
+        show_approval(approval)
+        if not asking:
+            show_ways_to_answer(session, approval)
+    for question in result.questions:
+        say(f"\nThread {result.thread_id} asks (question {question.id}, at {question.node}):")
+        say(question.request if isinstance(question.request, str) else json.dumps(question.request, default=str))
+        say("\nTo answer: " + session.line(f'resume {result.thread_id} "..."'))
+    if not asking:
+        note(f"\nThread {result.thread_id} is waiting; it holds no process and no connection.")
+
+
+def _usage(result: Result) -> str:
+    return f"{result.usage['total_tokens']:,} tokens." if result.usage else ""

@@ -1,0 +1,143 @@
+"""What a command works with: the database it was pointed at, the graph it was given, who is at the keyboard.
+
+Invariant: the embedded server is held for the whole command, a runtime only while something is done; while a
+person thinks, no connection and no lease is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from langgraph.graph.state import CompiledStateGraph, StateGraph
+from pydantic import ValidationError
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.embedded import EmbeddedPostgres
+from standfast.checkpoint.settings import Settings
+from standfast.graph.builder import build_agent
+from standfast.graph.cli.output import note
+from standfast.graph.runtime import AsyncRuntime
+from standfast.tools.principals import Principal
+
+T = TypeVar("T")
+
+DEFAULT_NAME = "agent"
+
+
+@dataclass(frozen=True)
+class Session:
+    """One command's database and graph. `graph` is the MODULE:ATTR that was given, if one was."""
+
+    url: str
+    embedded: bool
+    settings: Settings
+    graph: str | None
+    given_url: bool
+
+    def run(self, work: Callable[[AsyncRuntime], Coroutine[Any, Any, T]], *, name: str | None = None) -> T:
+        """Open a runtime, do `work` with it, close it. Ctrl-C cancels `work`, waits for it, and is raised again."""
+        graph: Any = build_agent() if self.graph is None else load_graph(self.graph)
+
+        async def inside() -> T:
+            known_as = name or (DEFAULT_NAME if self.graph is None else self.graph)
+            async with AsyncRuntime(graph, database_url=self.url, name=known_as, settings=self.settings) as runtime:
+                return await work(runtime)
+
+        return asyncio.run(inside())
+
+    def principal(self, name: str | None) -> Principal:
+        """Who acts: `--as` on the caller's word, else the user of the operating system.
+
+        The embedded server is reached by its own account only, so there the system's word is enough.
+        """
+        if name is not None:
+            return Principal.vouched(name)
+        user = _system_user()
+        return Principal(user, on_word=False) if self.embedded else Principal.vouched(user)
+
+    def line(self, command: str) -> str:
+        """A command to type, with what this one was given to find the same thread again."""
+        url = '--database "..." ' if self.given_url else ""
+        graph = f" --graph {self.graph}" if self.graph else ""
+        return f"standfast {url}{command}{graph}"
+
+
+@contextlib.contextmanager
+def session(database: str | None, graph: str | None = None) -> Iterator[Session]:
+    """The database named by `--database` or the environment, else the embedded server, held until the end."""
+    settings = read_settings()
+    configured = settings.database_url
+    url = database or (configured.get_secret_value() if configured else None)
+    if url is not None:
+        yield Session(url, False, settings, graph, given_url=database is not None)
+        return
+    server = embedded_server(settings)
+    try:
+        yield Session(server.acquire(), True, settings, graph, given_url=False)
+    finally:
+        server.release()
+
+
+def embedded_server(settings: Settings) -> EmbeddedPostgres:
+    """The embedded server of the configured directory; it says on stderr what a slow start waits for."""
+    return EmbeddedPostgres(None if settings.data_dir is None else settings.data_dir / "postgres", log=note)
+
+
+def read_settings() -> Settings:
+    """The environment's settings. Raises `DatabaseMisconfigured` with the variable's name."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        variable = "STANDFAST_" + "_".join(map(str, first["loc"])).upper()
+        raise errors.ConfigurationError(f"{variable} is not usable: {first['msg']}") from error
+
+
+def load_graph(place: str) -> StateGraph[Any, Any, Any, Any] | CompiledStateGraph[Any, Any, Any, Any]:
+    """The graph at `MODULE:ATTR`, or what the function there returns; the current folder is importable.
+
+    Raises `InvalidRequest`.
+    """
+    module_name, colon, attribute = place.partition(":")
+    if not (module_name and colon and attribute):
+        raise errors.InvalidRequest(f"--graph takes MODULE:ATTR, such as my_agent:graph, not {place!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+    except ModuleNotFoundError as error:
+        raise errors.InvalidRequest(
+            f"--graph {place!r}: there is no module {error.name!r} here; run it where it can be imported"
+        ) from error
+    except AttributeError as error:
+        raise errors.InvalidRequest(f"--graph {place!r}: {error}") from error
+    except Exception as error:
+        raise errors.InvalidRequest(
+            f"--graph {place!r}: the module cannot be imported: {type(error).__name__}: {error}"
+        ) from error
+    if not isinstance(found, StateGraph | CompiledStateGraph) and callable(found):
+        try:
+            found = found()
+        except Exception as error:
+            raise errors.InvalidRequest(
+                f"--graph {place!r}: calling it raised {type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(found, StateGraph | CompiledStateGraph):
+        raise errors.InvalidRequest(
+            f"--graph {place!r} is {type(found).__name__}, not a StateGraph or a function that returns one"
+        )
+    return found
+
+
+def _system_user() -> str:
+    try:
+        return Principal.operating_system().name
+    except (OSError, KeyError, ImportError):  # an account without a name, as in many containers
+        return f"uid-{os.getuid()}"
