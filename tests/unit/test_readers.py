@@ -129,9 +129,7 @@ def test_html_that_is_only_a_few_words_is_read_without_a_warning(tmp_path: Path)
 
 
 def test_a_pdf_is_read_by_its_content_whatever_its_name(tmp_path: Path) -> None:
-    path = write_pdf(
-        tmp_path / "contract", ["Either side may end this", "with 30 days notice."], title="A contract"
-    )
+    path = write_pdf(tmp_path / "contract", ["Either side may end this", "with 30 days notice."], title="A contract")
     read_ = document(path)
     assert (read_.media_type, read_.title) == ("application/pdf", "A contract")
     assert read_.text.split() == ["Either", "side", "may", "end", "this", "with", "30", "days", "notice."]
@@ -169,9 +167,7 @@ def test_what_is_no_text_is_skipped_with_the_reason(tmp_path: Path, content: byt
 
 
 def test_control_characters_are_replaced_one_for_one(tmp_path: Path) -> None:
-    text = document(
-        write(tmp_path / "a.txt", "one\0two\x1bthree, tab\there\r\nnext\rlast\fpage \u00e9\n")
-    ).text
+    text = document(write(tmp_path / "a.txt", "one\0two\x1bthree, tab\there\r\nnext\rlast\fpage \u00e9\n")).text
     assert text == "one\ufffdtwo\ufffdthree, tab\there\nnext\nlast\n\npage \u00e9"
 
 
