@@ -18,15 +18,15 @@ from standfast.graph.cli.output import note, prepare_streams
 
 app: Final = typer.Typer(
     name="standfast",
-    help="A durable agent runtime: agents that carry on after any crash, and ask a person before they act.",
-    no_args_is_help=True,
+    help="Agents that carry on after any crash, and ask a person before they act.",
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 db: Final = typer.Typer(
-    help="The embedded Postgres, which is used when no database is named.", no_args_is_help=True, rich_markup_mode=None
+    help="The embedded Postgres, used when no database is named.", invoke_without_command=True, rich_markup_mode=None
 )
 app.add_typer(db, name="db")
 
@@ -51,7 +51,7 @@ def run_app(arguments: Sequence[str]) -> int:
     prepare_streams()
     debug = "--debug" in arguments
     try:
-        code = app(_globals_first(arguments), standalone_mode=False)
+        code = app(_globals_first(arguments), prog_name="standfast", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -61,7 +61,7 @@ def run_app(arguments: Sequence[str]) -> int:
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the one place where every failure becomes a sentence
         if hasattr(error, "format_message"):  # usage, as typer found it
-            note(f"standfast: {error.format_message()} (see standfast --help)")
+            note(f"standfast: {error.format_message().rstrip('.')}; see: {_command_of(error)} --help")
             return REFUSED
         if debug:
             traceback.print_exception(error)
@@ -86,6 +86,16 @@ def _globals_first(arguments: Sequence[str]) -> list[str]:
     return first + rest
 
 
+def _command_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return "standfast" if context is None else str(context.command_path)
+
+
+def _help_alone(context: typer.Context) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
 def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"standfast {metadata.version('standfast')}")
@@ -107,6 +117,7 @@ def standfast(
     ] = False,
 ) -> None:
     context.obj = database
+    _help_alone(context)
 
 
 @app.command()
@@ -128,7 +139,7 @@ def run(
     no_wait: Annotated[bool, typer.Option("--no-wait", help="Only accept it; standfast resume drives it.")] = False,
     json: Json = False,
 ) -> int:
-    """Carry out a request, to its end or to a question for a person (exit code 3)."""
+    """Carry out a request, to its end or to a person's decision."""
     from standfast.graph.cli import run as command
 
     return command.run(
@@ -169,7 +180,7 @@ def approve(
     no_wait: NoWait = False,
     json: Json = False,
 ) -> int:
-    """Approve one operation, exactly as it was shown, and carry its thread on."""
+    """Approve an operation and carry its thread on."""
     return _decide(context, identifier, "approve", reason, digest, graph, as_, no_wait, json)
 
 
@@ -184,7 +195,7 @@ def reject(
     no_wait: NoWait = False,
     json: Json = False,
 ) -> int:
-    """Reject one operation and carry its thread on."""
+    """Reject an operation and carry its thread on."""
     return _decide(context, identifier, "reject", reason, digest, graph, as_, no_wait, json)
 
 
@@ -206,7 +217,7 @@ def edit(
     no_wait: NoWait = False,
     json: Json = False,
 ) -> int:
-    """Change an operation's arguments, approve the result, and carry its thread on."""
+    """Change an operation, approve it, carry its thread on."""
     from standfast.graph.cli import decide
 
     return decide.decide(
@@ -266,7 +277,7 @@ def threads(
 
 @app.command()
 def show(context: typer.Context, thread: Thread, json: Json = False) -> int:
-    """Show one thread's timeline: steps, model calls, operations, approvals, decisions."""
+    """Show everything that happened on a thread, in order."""
     from standfast.graph.cli import look
 
     return look.show(context.obj, thread, as_json=json)
@@ -274,7 +285,7 @@ def show(context: typer.Context, thread: Thread, json: Json = False) -> int:
 
 @app.command()
 def cancel(context: typer.Context, thread: Thread, json: Json = False) -> int:
-    """Cancel a thread's unfinished run; what was done stays done."""
+    """Cancel an unfinished run; what was done stays done."""
     from standfast.graph.cli import decide
 
     return decide.cancel(context.obj, thread, as_json=json)
@@ -290,10 +301,15 @@ def migrate(context: typer.Context, json: Json = False) -> int:
 
 @app.command()
 def doctor(context: typer.Context, json: Json = False) -> int:
-    """Say what is configured, reachable and out of date; exit code 1 if something is broken."""
+    """Say what is configured, reachable and out of date."""
     from standfast.graph.cli import doctor as command
 
     return command.doctor(context.obj, as_json=json)
+
+
+@db.callback()
+def embedded(context: typer.Context) -> None:
+    _help_alone(context)
 
 
 @db.command("start")
@@ -314,7 +330,7 @@ def db_stop(json: Json = False) -> int:
 
 @db.command("status")
 def db_status(json: Json = False) -> int:
-    """Say whether the embedded server runs; exit code 1 if it does not."""
+    """Say whether the embedded server runs (else exit code 1)."""
     from standfast.graph.cli import database
 
     return database.status(as_json=json)
