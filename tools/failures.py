@@ -1,13 +1,17 @@
-"""Kinds of failure: what time can mend, what the model can mend, and what nothing can."""
+"""Kinds of failure: what time can mend, what the model can mend, and what nothing can.
+
+Invariant: no provider is named here. A client's exception is known by the HTTP status that it carries; for one
+without a status, whoever names the client registers a classifier.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
 import httpx
-import openai
 
 from standfast.checkpoint import errors
 
@@ -33,18 +37,32 @@ class InvalidArguments(errors.OperationError):
     """The call's arguments cannot be used; the model is told why and may mend them."""
 
 
+Classifier = Callable[[BaseException], FailureClass | None]
+
+_classifiers: list[Classifier] = []
+
+
+def register_classifier(classifier: Classifier) -> None:
+    """Ask `classifier` about every exception without a status, before the rules of this module; None passes."""
+    if classifier not in _classifiers:
+        _classifiers.append(classifier)
+
+
 def classify(error: BaseException) -> FailureClass:
     """The class of a failure; what is not known is `unknown`, which is never repeated by itself."""
     status = _status(error)
     if status is not None:
         return _by_status(status)
+    for classifier in _classifiers:
+        if (known := classifier(error)) is not None:
+            return known
     if isinstance(error, asyncio.CancelledError):
         return FailureClass.CANCELLED
     if isinstance(error, InvalidArguments):
         return FailureClass.INVALID
-    if isinstance(error, TimeoutError | httpx.TimeoutException | openai.APITimeoutError):
+    if isinstance(error, TimeoutError | httpx.TimeoutException):
         return FailureClass.TIMEOUT
-    if isinstance(error, ConnectionError | httpx.TransportError | openai.APIConnectionError):
+    if isinstance(error, ConnectionError | httpx.TransportError):
         return FailureClass.UNAVAILABLE
     if isinstance(error, errors.StandfastError):
         return FailureClass.UNAVAILABLE if error.transient else FailureClass.PERMANENT
@@ -56,10 +74,11 @@ def classify(error: BaseException) -> FailureClass:
 
 
 def _status(error: BaseException) -> int | None:
-    if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code
-    if isinstance(error, openai.APIStatusError):
-        return error.status_code
+    """The HTTP status of an answer that became an exception: its own, as in most clients, or its response's."""
+    for carrier in (error, getattr(error, "response", None)):
+        status = getattr(carrier, "status_code", None)
+        if isinstance(status, int):
+            return status
     return None
 
 
