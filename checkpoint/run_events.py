@@ -27,7 +27,17 @@ class RunEvent:
     kind: str
     path: tuple[str, ...]
     data: Any
-    at: datetime | None  # None until it is stored
+    at: datetime | None  # None when it is shown in the process that has just stored it
+
+    @property
+    def node(self) -> str:
+        """The innermost node, '' for the run itself."""
+        return self.path[-1] if self.path else ""
+
+    @property
+    def task(self) -> str:
+        """What joins the begin and the end of one step, of which several of one name may be under way."""
+        return str(self.data["task"]) if isinstance(self.data, dict) and "task" in self.data else ""
 
 
 class RunEvents:

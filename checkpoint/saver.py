@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
 import psycopg
 from langchain_core.runnables import RunnableConfig
@@ -40,7 +40,7 @@ from psycopg.types.json import Jsonb
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.seal import RowIdentity, Sealer
 from standfast.checkpoint.statements import statements
@@ -52,8 +52,21 @@ _METADATA: Final = frozenset({"source", "step", "parents", "run_id", "counters_s
 
 _TAG: Final = "standfast"  # in the rows' type column: a sealed value, see standfast.checkpoint.seal
 
-_Statement = tuple[str, tuple[Any, ...]]
+_Statement = tuple[str | bytes, Any]
 T = TypeVar("T")
+
+
+class Riders(Protocol):
+    """What may be sent along in a checkpoint's transaction: taken, then stored, or restored if it failed."""
+
+    @property
+    def pending(self) -> bool: ...
+
+    def take(self) -> Sequence[Rider]: ...
+
+    def restore(self) -> None: ...
+
+    def stored(self) -> None: ...
 
 
 class LeasedSaver(AsyncPostgresSaver):
@@ -73,6 +86,7 @@ class LeasedSaver(AsyncPostgresSaver):
         check_head: bool = True,
         forked: bool = False,
         metadata_keys: frozenset[str] = frozenset(),
+        riders: Riders | None = None,
     ) -> None:
         super().__init__(database.pool, serde=_SealedValues(sealer))
         self.database = database
@@ -81,6 +95,7 @@ class LeasedSaver(AsyncPostgresSaver):
         self._check_head = check_head
         self._forked = forked
         self._metadata_keys = _METADATA | metadata_keys
+        self.riders = riders
         self._held: list[_Statement] = []
         self._mutex = asyncio.Lock()
         self._turns_left = 0
@@ -132,7 +147,7 @@ class LeasedSaver(AsyncPostgresSaver):
         statements: list[_Statement] = []
         if self._check_head:
             forked = self._forked and namespace not in self._written
-            statements.append((_SQL["assert_head"], (thread, namespace, parent, checkpoint["id"], forked)))  # type: ignore[arg-type]
+            statements.append((_SQL["assert_head"], (thread, namespace, parent, checkpoint["id"], forked)))
         statements.extend((self.UPSERT_CHECKPOINT_BLOBS_SQL, row) for row in blobs)
         statements.append(
             (
@@ -167,17 +182,22 @@ class LeasedSaver(AsyncPostgresSaver):
         """Commit what is held. Call it before anybody is told of an interrupt or an end."""
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
-        if self._held:
+        if self._held or (self.riders is not None and self.riders.pending):
             await self._commit([])
 
     async def _commit(self, statements: list[_Statement]) -> None:
         async with self._mutex:  # a commit in flight took its rows before ours: keep the order
             held, self._held = self._held, []
+            riders = self.riders.take() if self.riders is not None else []
             try:
-                await self._transaction([*held, *statements])
+                await self._transaction([*held, *statements, *riders])
             except BaseException:
                 self._held = held + self._held  # every statement may be sent again
+                if riders and self.riders is not None:
+                    self.riders.restore()
                 raise
+            if riders and self.riders is not None:
+                self.riders.stored()
         self._arm()
 
     async def _transaction(self, sent: Sequence[_Statement]) -> None:
@@ -277,7 +297,7 @@ class LeasedSaver(AsyncPostgresSaver):
     async def adelete_thread(self, thread_id: str) -> None:
         self._require_lease({"configurable": {"thread_id": thread_id}})
         await self._before_reading()
-        await self._transaction([(_SQL[name], (thread_id,)) for name in _DELETE])  # type: ignore[misc]
+        await self._transaction([(_SQL[name], (thread_id,)) for name in _DELETE])
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, of the leased thread, with their writes and unused blobs."""
@@ -285,7 +305,7 @@ class LeasedSaver(AsyncPostgresSaver):
         await self._before_reading()
         assert self.lease is not None
         params = (self.lease.thread_id, list(run_ids))
-        await self._transaction([(_SQL["delete_runs"], params), (_SQL["delete_orphans"], params[:1])])  # type: ignore[list-item]
+        await self._transaction([(_SQL["delete_runs"], params), (_SQL["delete_orphans"], params[:1])])
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the newest checkpoint of each namespace of the leased thread, or (`delete`) nothing."""
@@ -316,7 +336,7 @@ class LeasedSaver(AsyncPostgresSaver):
         self._require_lease({"configurable": {"thread_id": target_thread_id}})
         await self._before_reading()
         params = (target_thread_id, source_thread_id)
-        await self._transaction([(_SQL[name], params) for name in _COPY])  # type: ignore[misc]
+        await self._transaction([(_SQL[name], params) for name in _COPY])
         self._fresh = False
 
     # -- values

@@ -232,6 +232,11 @@ class Threads:
         """All runs of a thread, oldest first."""
         return [self._run(thread_id, row) for row in await self._database.fetch(_SQL["runs"], {"thread": thread_id})]
 
+    async def run_state(self, thread_id: str, run_id: str) -> str | None:
+        """The stored state of one run, None if there is no such run."""
+        row = await self._database.fetch_one(_SQL["run_state"], {"thread": thread_id, "run": run_id})
+        return None if row is None else str(row["state"])
+
     async def request_cancel(self, thread_id: str) -> bool:
         """Ask for the unfinished run's cancellation; False if there is none to cancel."""
         return await self._database.fetch_one(_SQL["cancel"], {"thread": thread_id}) is not None

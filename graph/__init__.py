@@ -10,19 +10,22 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from standfast.checkpoint.approvals import Approval
+    from standfast.checkpoint.events import Event
     from standfast.checkpoint.stored_types import TypeRegistry
     from standfast.checkpoint.threads import Status, Thread
     from standfast.graph.blocking import Runtime
     from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent
-    from standfast.graph.events import StreamEvent
+    from standfast.graph.events import StreamEvent, fold_text
     from standfast.graph.result import Result
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
     from standfast.tools.principals import Principal
+    from standfast.tools.waits import all_of, event, first_of, sleep, timer, wait_for_event
 
 __all__ = [
     "DEFAULT_OPERATIONS",
     "Approval",
     "Effect",
+    "Event",
     "Operation",
     "OperationContext",
     "Policy",
@@ -33,8 +36,15 @@ __all__ = [
     "StreamEvent",
     "Thread",
     "TypeRegistry",
+    "all_of",
     "build_agent",
+    "event",
+    "first_of",
+    "fold_text",
     "operation",
+    "sleep",
+    "timer",
+    "wait_for_event",
 ]
 
 _HOMES: Final = {
@@ -49,6 +59,14 @@ _HOMES: Final = {
     "Runtime": "standfast.graph.blocking",
     "Status": "standfast.checkpoint.threads",
     "StreamEvent": "standfast.graph.events",
+    "Event": "standfast.checkpoint.events",
+    "all_of": "standfast.tools.waits",
+    "event": "standfast.tools.waits",
+    "first_of": "standfast.tools.waits",
+    "fold_text": "standfast.graph.events",
+    "sleep": "standfast.tools.waits",
+    "timer": "standfast.tools.waits",
+    "wait_for_event": "standfast.tools.waits",
     "Thread": "standfast.checkpoint.threads",
     "TypeRegistry": "standfast.checkpoint.stored_types",
     "build_agent": "standfast.graph.builder",

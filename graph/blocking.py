@@ -21,8 +21,8 @@ from langgraph.types import StateSnapshot
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.threads import Thread
-from standfast.graph.events import StreamEvent
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.timeline import Timeline
@@ -100,22 +100,23 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `aapprovals`."""
         return self._wait(lambda: self.aapprovals(thread_id=thread_id, state=state))
 
-    def stream(self, request: Any, **options: Any) -> Iterator[StreamEvent | Result]:
-        """Blocking twin of `astream`."""
-        events = self.astream(request, **options)
+    def result(self, thread_id: object, *, run_id: str | None = None, timeout: float | None = None) -> Result:
+        """Blocking twin of `aresult`."""
+        return self._wait(lambda: self.aresult(thread_id, run_id=run_id, timeout=timeout))
 
-        async def following() -> tuple[bool, StreamEvent | Result | None]:
-            try:
-                return True, await anext(events)
-            except StopAsyncIteration:
-                return False, None
+    def emit(self, name: str, payload: Any = None, **options: Any) -> int | None:
+        """Blocking twin of `aemit`."""
+        return self._wait(lambda: self.aemit(name, payload, **options))
+
+    def stream(self, thread_id: object, *, after: int = 0, run_id: str | None = None) -> Iterator[RunEvent]:
+        """Blocking twin of `astream`."""
+        events = self.astream(thread_id, after=after, run_id=run_id)
+
+        async def following() -> RunEvent | None:
+            return await anext(events, None)
 
         try:
-            while True:
-                more, event = self._wait(following)
-                if not more:
-                    return
-                assert event is not None
+            while (event := self._wait(following)) is not None:
                 yield event
         finally:
             self._wait(events.aclose)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
@@ -21,19 +21,20 @@ from standfast.checkpoint.lease import Lease, LeaseKeeper, release
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Run, Status
+from standfast.checkpoint.waits import Wait
 from standfast.graph.changed import Graph
 from standfast.graph.due import Ask, Done, Due, Go
+from standfast.graph.events import event_of
+from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
 from standfast.tools.drive import KEY, Drive
 from standfast.tools.ledger import Ledger
 
 MOST_CRASHES: Final = 5
 
-Listener = Callable[[tuple[str, ...], str, Any], None]
-
 
 class Driver:
-    """One drive. `listener` is called with every part of LangGraph's stream, while it happens."""
+    """One drive. `last_event` is the newest number of the run's events, `on_event` hears of each stored one."""
 
     def __init__(
         self,
@@ -44,14 +45,19 @@ class Driver:
         run: Run,
         *,
         step_limit: int,
-        listener: Listener | None = None,
+        last_event: int,
+        on_event: OnEvent | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
         self._lease = lease
         self._run = run
-        self._listener = listener
         self._saver = LeasedSaver(store.database, store.sealer, lease)
+        self._events = Recorder(
+            store.run_events, lease, run, last=last_event, flush=self._saver.aflush, on_event=on_event
+        )
+        self._saver.riders = self._events
+        self._events.add("run_begin" if last_event == 0 else "run_resume")
         self._graph: Graph = copy.copy(graph)  # microseconds; compiling again would cost a millisecond
         self._graph.checkpointer = self._saver
         self._due = Due(store, self._graph, self._saver, lease, run)
@@ -63,6 +69,7 @@ class Driver:
             approvals=store.approvals,
             documents=store.documents,
             clock=store.database.clock,
+            tell=self._events.add,
         )
         self._config: RunnableConfig = {
             "configurable": {
@@ -90,6 +97,7 @@ class Driver:
             raise
         finally:
             self._keeper.drop(self._lease)
+            await self._events.close()
 
     async def _drive(self, loop: asyncio.AbstractEventLoop) -> Result:
         if self._lease.crashes >= MOST_CRASHES:
@@ -149,26 +157,26 @@ class Driver:
         return values
 
     async def _invoke(self, value: Any) -> Mapping[str, Any]:
-        context = self._run.settings.context
-        if self._listener is None:
-            output = await self._graph.ainvoke(value, self._config, context=context, durability="sync")
-            return output if isinstance(output, dict) else {"output": output}
         last: Mapping[str, Any] = {}
         questions: list[Interrupt] = []
         parts: AsyncIterator[Any] = self._graph.astream(
             value,
             self._config,
-            context=context,
+            context=self._run.settings.context,
             durability="sync",
-            stream_mode=["values", "tasks", "messages", "custom"],
+            stream_mode=["values", "tasks", "custom"],
             subgraphs=True,
         )
         async for namespace, mode, part in parts:
-            if mode == "values" and not namespace:
-                last = part
+            if mode == "values":
+                if not namespace:
+                    last = part if isinstance(part, dict) else {"output": part}
+                continue
             if mode == "tasks" and not namespace and part.get("interrupts"):
                 questions.extend(part["interrupts"])
-            self._listener(namespace, mode, part)
+            event = event_of(namespace, mode, part)
+            if event is not None:
+                self._events.add(*event)
         return {**last, "__interrupt__": questions} if questions else last
 
     # -- ends
@@ -180,7 +188,11 @@ class Driver:
             )
         await self._saver.aflush()
         reach("drive.parking")
-        if not await self._store.waits.park(self._lease, self._run.id, step.waits):
+        self._events.add("run_wait", data=[_shown(one) for one in step.waits])
+        riders = self._events.take()
+        parked = await self._store.waits.park(self._lease, self._run.id, step.waits, riders=riders)
+        self._events.stored()
+        if not parked:
             return None
         reach("drive.parked")
         return await read_result(self._store, self._lease.thread_id, values)
@@ -210,8 +222,13 @@ class Driver:
         values: Mapping[str, Any] | None = None,
         error: BaseException | None = None,
     ) -> Result:
+        await self._events.close()
         await self._saver.aflush()
-        await self._store.threads.end(self._lease, self._run.id, status, reason=reason, outcome=outcome)
+        self._events.add("run_end", data={"status": str(status), "reason": reason})
+        await self._store.threads.end(
+            self._lease, self._run.id, status, reason=reason, outcome=outcome, riders=self._events.take()
+        )
+        self._events.stored()
         reach("drive.ended")
         return Result(
             thread_id=self._lease.thread_id,
@@ -239,3 +256,7 @@ _STATUS: Final = {
     "failed": Status.FAILED,
     "unknown_outcome": Status.NEEDS_ATTENTION,
 }
+
+
+def _shown(wait: Wait) -> dict[str, Any]:
+    return {"kind": wait.kind, "id": wait.id, "approval": wait.approval_id, "name": wait.name, "until": wait.until}

@@ -1,59 +1,70 @@
-"""What is seen of a run while it is driven: LangGraph's stream parts as small events."""
+"""The events of a run: from LangGraph's stream to what is recorded, and from what is recorded back to text.
+
+Kinds: `run_begin`, `run_end`, `run_wait`; `step_begin`, `step_end`; `token`, `answer`, `superseded`; `operation_begin`,
+`operation_end`, `progress`; `approval_open`, `approval_decided`; `custom`.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Iterable
+from typing import Any
 
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage
 
-Kind = Literal["step_begin", "step_end", "token", "custom"]
+from standfast.checkpoint.run_events import RunEvent
 
-
-@dataclass(frozen=True)
-class StreamEvent:
-    """One thing that happened. `path` is the way to the node, by node names, from the root graph; `task` joins
-    the begin and the end of one step, of which several of one name may be under way."""
-
-    kind: Kind
-    path: tuple[str, ...]
-    data: Any = None
-    task: str = field(default="", compare=False)
-
-    @property
-    def node(self) -> str:
-        return self.path[-1] if self.path else ""
+StreamEvent = RunEvent
 
 
-def events_of(namespace: tuple[str, ...], mode: str, part: Any) -> list[StreamEvent]:
-    """The events of one part of LangGraph's stream; most parts are none."""
+def event_of(namespace: tuple[str, ...], mode: str, part: Any) -> tuple[str, tuple[str, ...], Any] | None:
+    """Kind, path and data of one part of LangGraph's stream, if it is an event."""
     outer = tuple(step.split(":", 1)[0] for step in namespace)
     if mode == "tasks":
         path = (*outer, part["name"])
         if "input" in part:
-            return [StreamEvent("step_begin", path, _subject(part["input"]), part["id"])]
+            return "step_begin", path, {"task": part["id"], **_subject(part["input"])}
         if part.get("interrupts"):
-            return []
-        return [StreamEvent("step_end", path, _usage(part.get("result")), part["id"])]
-    if mode == "messages":
-        message = part[0]
-        if isinstance(message, AIMessageChunk) and str(message.text):
-            return [StreamEvent("token", outer, str(message.text))]
-        return []
+            return None
+        return "step_end", path, {"task": part["id"], **_said(part.get("result"))}
     if mode == "custom":
-        return [StreamEvent("custom", outer, part)]
-    return []
+        return "custom", outer, part
+    return None
 
 
-def _subject(given: Any) -> dict[str, Any] | None:
-    """Which call a step is about, if it is about one."""
+def fold_text(events: Iterable[RunEvent]) -> dict[str, str]:
+    """The text of each answer, by its message's id, as its tokens have told it so far.
+
+    What a dead attempt had streamed is left out as soon as the events say so. Of a finished answer this is the
+    text of the stored message.
+    """
+    texts: dict[str, str] = {}
+    for event in events:
+        if event.kind == "token":
+            texts[event.data["message"]] = texts.get(event.data["message"], "") + event.data["text"]
+        elif event.kind == "superseded":
+            texts.pop(event.data["message"], None)
+        elif event.kind == "answer" and event.data.get("text") is not None:
+            texts[event.data["message"]] = event.data["text"]
+    return texts
+
+
+def _subject(given: Any) -> dict[str, Any]:
+    """Which call a step is about, if it is about one: its name, and its short arguments."""
     call = given.get("call") if isinstance(given, dict) else None
-    return {"name": call["name"], "args": call["args"]} if isinstance(call, dict) else None
+    if not isinstance(call, dict) or "name" not in call:
+        return {}
+    arguments = call.get("args")
+    short = {
+        key: value
+        for key, value in (arguments.items() if isinstance(arguments, dict) else ())
+        if isinstance(value, str | int) and len(str(value)) <= 200
+    }
+    return {"name": call["name"], "args": short}
 
 
-def _usage(result: Any) -> dict[str, Any] | None:
+def _said(result: Any) -> dict[str, Any]:
     messages = result.get("messages") if isinstance(result, dict) else None
     answer = messages[-1] if isinstance(messages, list) and messages else None
     if not isinstance(answer, AIMessage):
-        return None
+        return {}
     return {"calls": [call["name"] for call in answer.tool_calls], "usage": answer.usage_metadata}

@@ -60,14 +60,17 @@ class Result:
         return f"<Result {'; '.join(parts)}>"
 
 
-async def read_result(store: Store, thread_id: str, values: Mapping[str, Any]) -> Result:
-    """How a thread's latest run stands, from its rows; `values` is its state, which is not read here.
+async def read_result(store: Store, thread_id: str, values: Mapping[str, Any], *, run_id: str | None = None) -> Result:
+    """How a run, by default the thread's latest, stands, from its rows; `values` is the thread's state.
 
     Raises `UnknownThread`.
     """
     thread = await store.threads.get(thread_id)
     assert thread.run_id is not None
-    run = await store.threads.run(thread_id, thread.run_id)
+    run = await store.threads.run(thread_id, run_id or thread.run_id)
+    if run.id != thread.run_id:
+        status = Status.QUEUED if run.state == "queued" else Status(run.state)
+        return Result(thread_id, run.id, status, outcome=run.outcome, reason=run.reason)
     approvals: tuple[Approval, ...] = ()
     questions: tuple[Wait, ...] = ()
     if thread.status not in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED):

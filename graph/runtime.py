@@ -8,44 +8,41 @@ holds the thread's lease, and this object holds none while nothing is being driv
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
-from pathlib import Path
+from collections.abc import AsyncIterator, Mapping
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from langgraph.graph.state import CompiledStateGraph, StateGraph
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import StateSnapshot
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.approvals import Approval, Decision
+from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.embedded import EmbeddedPostgres
+from standfast.checkpoint.events import DEFAULT_TTL, NewEvent
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim
+from standfast.checkpoint.listener import Listener
 from standfast.checkpoint.migrate import migrate
+from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import NewRun, Run, Status, Thread
-from standfast.checkpoint.threads import Settings as RunSettings
-from standfast.checkpoint.waits import Wait
+from standfast.checkpoint.threads import Run, Status, Thread
+from standfast.graph import deciding
+from standfast.graph.accepting import GraphSpec, Options, new_run, principal_of
 from standfast.graph.changed import Graph, fingerprint
-from standfast.graph.door import Said, decision_of, graph_input, text_of, thread_id_of
+from standfast.graph.door import Said, thread_id_of
 from standfast.graph.driver import Driver
-from standfast.graph.events import StreamEvent, events_of
-from standfast.graph.ingest import collect
+from standfast.graph.following import follow_events, follow_to_end
+from standfast.graph.recorder import OnEvent
 from standfast.graph.result import Result, read_result
 from standfast.graph.timeline import Timeline, read_timeline
-from standfast.nodes.models import default_model
-from standfast.tools.digests import approval_digest, call_digest
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
-from standfast.tools.readers import ReadDocument, SkippedFile
+from standfast.tools.waits import digest_of, event_name, match_digest
 
-_FOLLOW_SECONDS: Final = 0.1  # how often a thread that another process drives is looked at
 _FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 
 
@@ -56,9 +53,6 @@ class _Unset:
 
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
-OnEvent = Callable[[StreamEvent], None]
-OnFile = Callable[[ReadDocument | SkippedFile], None]
-
 
 class AsyncRuntime:
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
@@ -66,7 +60,8 @@ class AsyncRuntime:
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
     it `STANDFAST_DATABASE_URL`, and without that the embedded server. `name` and `version` are kept with each
     thread. `registry` names the types that state may hold beside the built-in ones; those that the graph's
-    schema reaches must be in it. Times are in seconds. Raises the `ConfigurationError`s when it is entered.
+    schema reaches must be in it. `model`: for the built-in agent, such as `openai:NAME`. `step_limit` bounds the
+    steps of one drive. Times are in seconds. Raises the `ConfigurationError`s when it is entered.
     """
 
     def __init__(
@@ -97,9 +92,8 @@ class AsyncRuntime:
         for schema in (builder.state_schema, builder.input_schema, builder.output_schema):
             self._types.require(schema, where=f"the state of graph {name!r}")
         self._fingerprint = fingerprint(self._graph)
-        self._takes_messages = "messages" in self._graph.channels
         self._embedded: EmbeddedPostgres | None = None
-        self._opened: tuple[Store, LeaseKeeper] | None = None
+        self._opened: tuple[Store, LeaseKeeper, Listener] | None = None
 
     # -- life
 
@@ -116,13 +110,14 @@ class AsyncRuntime:
         except BaseException:
             await self._release_embedded()
             raise
-        self._opened = Store.over(database, self._types), LeaseKeeper(database.conninfo)
+        store = Store.over(database, self._types)
+        self._opened = store, LeaseKeeper(database.conninfo), Listener(database, store.run_events)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         if self._opened is not None:
-            store, keeper = self._opened
-            self._opened = None
+            (store, keeper, listener), self._opened = self._opened, None
+            await listener.close()
             await asyncio.to_thread(keeper.close)
             await store.database.close()
         await self._release_embedded()
@@ -140,83 +135,78 @@ class AsyncRuntime:
     @property
     def store(self) -> Store:
         """The rows. Raises `RuntimeClosed` outside `async with`."""
-        if self._opened is None:
-            raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`")
-        return self._opened[0]
+        return self._parts[0]
 
     @property
-    def _keeper(self) -> LeaseKeeper:
-        assert self._opened is not None
-        return self._opened[1]
+    def _parts(self) -> tuple[Store, LeaseKeeper, Listener]:
+        if self._opened is None:
+            raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`")
+        return self._opened
+
+    @property
+    def _spec(self) -> GraphSpec:
+        takes_messages = "messages" in self._graph.channels
+        return GraphSpec(self.name, self.version, self._fingerprint, takes_messages, self._operations, self._model)
 
     # -- accepting and driving
 
-    async def ainvoke(
-        self,
-        request: Any,
-        *,
-        thread_id: object = None,
-        as_: Principal | None = None,
-        documents: Sequence[str | Path] | None = None,
-        context: Any = None,
-        model: str | None = None,
-        reports_dir: str | Path | None = None,
-        on_event: OnEvent | None = None,
-        report: OnFile | None = None,
-    ) -> Result:
+    async def ainvoke(self, request: Any, *, on_event: OnEvent | None = None, **options: Any) -> Result:
         """Accept a request and drive it until it ends or waits.
 
-        `request` is text, or a mapping of the graph's state fields. Without `thread_id` a new one is made.
-        `documents` are files and folders that the run may search, read now and fixed. `context` is kept with
-        the run and given to every step. `on_event` hears what happens while it does, `report` of each document
-        read or skipped. Raises `InvalidRequest`, `ThreadBusy`, `ModelNotConfigured`.
+        `request` is text, or a mapping of the graph's state fields. `on_event` hears of the run's events as soon
+        as they are stored. Options:
+
+        - `thread_id`: text, UUID or int; without it a new one is made.
+        - `as_`: the `Principal` who asks.
+        - `documents`: files and folders that the run may search, read now and fixed; `report` hears of each.
+        - `context`: kept with the run and given to every step.
+        - `model`, `reports_dir`: for the built-in agent.
+        - `client_key`: the same key twice is one run.
+        - `on_busy`: if the thread has an unfinished run, `refuse` (the default), `queue` behind it, or
+          `interrupt` (cancel it first).
+
+        Raises `InvalidRequest`, `ThreadBusy`, `ClientKeyConflict`, `ModelNotConfigured`.
         """
-        new = await self._new_run(request, thread_id, as_, documents, context, model, reports_dir, report)
+        new = await new_run(self.store, self._spec, self._settings, request, Options(**options))
         run, lease = await self.store.threads.accept(new, lease_seconds=self._lease_seconds)
         reach("run.accepted")
         if lease is None:
-            return await self._follow(new.thread_id, on_event)
-        return await self._drive(lease, run, on_event)
+            return await self._follow(run.thread_id, run.id, on_event)
+        return await self._drive(lease, run, on_event, last_event=0)
 
-    async def asubmit(
-        self,
-        request: Any,
-        *,
-        thread_id: object = None,
-        as_: Principal | None = None,
-        documents: Sequence[str | Path] | None = None,
-        context: Any = None,
-        model: str | None = None,
-        reports_dir: str | Path | None = None,
-        report: OnFile | None = None,
-    ) -> Result:
-        """Accept a request as `ainvoke` does and drive nothing: the thread is due, for `aresume` in any process."""
-        new = await self._new_run(request, thread_id, as_, documents, context, model, reports_dir, report)
-        await self.store.threads.accept(new)
+    async def asubmit(self, request: Any, **options: Any) -> Result:
+        """Accept a request as `ainvoke` does and drive nothing: workers do, or `aresume` in any process."""
+        new = await new_run(self.store, self._spec, self._settings, request, Options(**options))
+        run, _ = await self.store.threads.accept(new)
         reach("run.accepted")
-        return await self._as_it_is(new.thread_id)
+        return Result(run.thread_id, run.id, Status.QUEUED if run.state in ("open", "queued") else Status(run.state))
 
-    async def astream(self, request: Any, **options: Any) -> AsyncIterator[StreamEvent | Result]:
-        """`ainvoke` with its events while they happen; the last item is the `Result`.
+    async def aresult(self, thread_id: object, *, run_id: str | None = None, timeout: float | None = None) -> Result:
+        """Wait until a run, by default the thread's latest, ends or waits for people, and return how it stands.
 
-        The run does not depend on the listener: closing the stream leaves the thread due, for `aresume`.
+        Nothing is driven here, and no connection is held. Raises `TimeoutError` after `timeout` seconds.
         """
-        events: asyncio.Queue[StreamEvent | Result | None] = asyncio.Queue()
+        thread = thread_id_of(thread_id)
+        run = run_id or (await self.store.threads.get(thread)).run_id
+        assert run is not None
+        store, _, listener = self._parts
+        async with asyncio.timeout(timeout):
+            await follow_to_end(store, listener, thread, run)
+        return await self._as_it_is(thread, run)
 
-        async def work() -> None:
-            try:
-                events.put_nowait(await self.ainvoke(request, on_event=events.put_nowait, **options))
-            finally:
-                events.put_nowait(None)
+    async def astream(self, thread_id: object, *, after: int = 0, run_id: str | None = None) -> AsyncIterator[RunEvent]:
+        """The events of a run, by default the thread's latest, from number `after` on (negative: the last n).
 
-        task = asyncio.create_task(work())
-        try:
-            while (event := await events.get()) is not None:
-                yield event
-            await task
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
+        Follows a run that any process drives, and ends when it ends or waits for people. The run does not
+        depend on its readers: closing the stream changes nothing, and another one can go on from the last
+        event's `seq`. Raises `UnknownThread`.
+        """
+        thread = thread_id_of(thread_id)
+        run = run_id or (await self.store.threads.get(thread)).run_id
+        assert run is not None
+        store, _, listener = self._parts
+        async for event in follow_events(store, listener, thread, run, after=after):
+            yield event
 
     async def aresume(
         self,
@@ -253,21 +243,23 @@ class AsyncRuntime:
         elif edit is not None:
             await self.adecide(edit, Said("edit", reason, changes or {}), as_=as_, thread_id=thread)
         elif not isinstance(answer, _Unset):
-            await self._answer(thread, answer, as_)
+            await self.aanswer(thread, answer, as_=as_)
         return await self.acarry_on(thread, on_event=on_event, follow=follow)
 
     async def acarry_on(self, thread_id: str, *, on_event: OnEvent | None = None, follow: bool = True) -> Result:
         """Drive what is due on a thread, or follow whoever does."""
         known = await self.store.threads.get(thread_id)
-        if known.status in _FINAL or known.status is Status.WAITING:
-            return await self._as_it_is(thread_id)
-        if known.graph != self.name:
-            return await self._follow(thread_id, on_event) if follow else await self._as_it_is(thread_id)
-        try:
-            lease = await claim(self.store.database, thread_id, seconds=self._lease_seconds)
-        except errors.LeaseHeld:
-            return await self._follow(thread_id, on_event) if follow else await self._as_it_is(thread_id)
-        return await self._pick_up(lease, on_event)
+        assert known.run_id is not None
+        if known.status not in _FINAL and known.status is not Status.WAITING:
+            if known.graph == self.name:
+                try:
+                    lease = await claim(self.store.database, thread_id, seconds=self._lease_seconds)
+                    return await self.adrive(lease, on_event)
+                except errors.LeaseHeld:
+                    pass
+            if follow:
+                return await self._follow(thread_id, known.run_id, on_event)
+        return await self._as_it_is(thread_id, known.run_id)
 
     async def acancel(self, thread_id: object) -> Result:
         """Cancel the thread's unfinished run. Raises `AlreadyFinished`; nothing was changed then."""
@@ -280,46 +272,50 @@ class AsyncRuntime:
             )
         return await self.acarry_on(thread)
 
-    async def _pick_up(self, lease: Lease, on_event: OnEvent | None) -> Result:
-        """Drive a run that was accepted before, maybe by another process."""
-        run_id = (await self.store.threads.get(lease.thread_id)).run_id
+    async def adrive(self, lease: Lease, on_event: OnEvent | None = None) -> Result:
+        """Drive the latest run of a thread whose lease has just been claimed."""
+        thread = lease.thread_id
+        run_id = (await self.store.threads.get(thread)).run_id
         assert run_id is not None
-        run = await self.store.threads.run(lease.thread_id, run_id)
+        run = await self.store.threads.run(thread, run_id)
         if run.state == "needs_attention":
             await self.store.threads.reopen(lease, run_id)
-        return await self._drive(lease, run, on_event)
+        last_event = await self.store.run_events.last(thread, run_id)
+        return await self._drive(lease, run, on_event, last_event=last_event)
 
-    async def _drive(self, lease: Lease, run: Run, on_event: OnEvent | None) -> Result:
+    async def _drive(self, lease: Lease, run: Run, on_event: OnEvent | None, *, last_event: int) -> Result:
         driver = Driver(
             self.store,
             self._graph,
-            self._keeper,
+            self._parts[1],
             lease,
             run,
             step_limit=self._step_limit,
-            listener=None if on_event is None else _listener(on_event),
+            last_event=last_event,
+            on_event=on_event,
         )
         return await driver.drive()
 
-    async def _follow(self, thread_id: str, on_event: OnEvent | None) -> Result:
-        """Wait until another process's drive ends or waits; carry on if it dies."""
+    async def _follow(self, thread_id: str, run_id: str, on_event: OnEvent | None) -> Result:
+        """Wait until another process's drive ends or waits; carry on if it dies, or if the run's turn comes."""
+        store, _, listener = self._parts
         while True:
-            known = await self.store.threads.get(thread_id)
-            if known.status in _FINAL or known.status in (Status.WAITING, Status.NEEDS_ATTENTION):
-                return await self._as_it_is(thread_id)
-            if known.status is Status.QUEUED and known.graph == self.name:
-                try:
-                    lease = await claim(self.store.database, thread_id, seconds=self._lease_seconds)
-                except errors.LeaseHeld:
-                    continue
-                return await self._pick_up(lease, on_event)
-            await asyncio.sleep(_FOLLOW_SECONDS)
+            by_us = await follow_to_end(store, listener, thread_id, run_id, graph=self.name)
+            if not by_us:
+                return await self._as_it_is(thread_id, run_id)
+            try:
+                lease = await claim(store.database, thread_id, seconds=self._lease_seconds)
+            except errors.LeaseHeld:
+                continue
+            result = await self.adrive(lease, on_event)
+            if result.run_id == run_id:
+                return result
 
-    async def _as_it_is(self, thread_id: str) -> Result:
+    async def _as_it_is(self, thread_id: str, run_id: str | None = None) -> Result:
         state = await self.astate(thread_id)
-        return await read_result(self.store, thread_id, state.values)
+        return await read_result(self.store, thread_id, state.values, run_id=run_id)
 
-    # -- deciding and answering
+    # -- deciding, answering, telling
 
     async def adecide(
         self,
@@ -334,90 +330,44 @@ class AsyncRuntime:
 
         An edit merges its arguments into the proposed ones, and counts as the editor's approval of the result.
         """
-        approval = await self.store.approvals.get(approval_id)
-        if thread_id is not None and approval.thread_id != thread_id:
-            raise errors.UnknownApproval(
-                f"thread {thread_id!r} has no approval {approval_id!r}", approval_id=approval_id
-            )
-        principal = as_ or Principal.vouched(Principal.operating_system().name)
-        decision = Decision(
-            verb=said.verb,
-            principal=principal.name,
-            vouched=principal.on_word,
-            digest=seen_digest or approval.digest,
-            reason=None if said.reason is None else text_of(said.reason, "reason"),
-        )
-        if said.verb == "edit":
-            decision = self._edited(approval, decision, said.arguments or {})
-        return await self.store.approvals.decide(approval, decision)
-
-    def _edited(self, approval: Approval, decision: Decision, changes: Mapping[str, Any]) -> Decision:
-        if self._operations is None:
-            raise errors.InvalidRequest(f"graph {self.name!r} has no operations whose arguments could be edited")
-        operation = self._operations.get(approval.operation)
-        try:
-            arguments = operation.validate({**approval.arguments, **changes})
-        except errors.OperationError as error:
-            raise errors.InvalidRequest(f"the edit was not taken: {error}", approval_id=approval.id) from error
-        return replace(
-            decision,
-            arguments=arguments,
-            operation_digest=call_digest(operation.name, arguments),
-            new_digest=approval_digest(
-                tenant="default",
-                thread_id=approval.thread_id,
-                operation_id=approval.operation_id,
-                operation=operation.name,
-                operation_version=operation.version,
-                arguments=arguments,
-                policy_version=approval.policy_version,
-                expires_at=approval.expires_at,
-            ),
+        return await deciding.decide(
+            self.store, self._operations, approval_id, said, as_=as_, thread_id=thread_id, seen_digest=seen_digest
         )
 
     async def aanswer(self, thread_id: object, answer: Any, *, as_: Principal | None = None) -> None:
-        """Record an answer as `aresume` does; nothing is driven."""
+        """Record an answer as `aresume` does; nothing is driven, unless a driver died before it wrote its question."""
         thread = thread_id_of(thread_id)
-        await self.store.threads.get(thread)
-        await self._answer(thread, answer, as_)
+        if (await self.store.threads.get(thread)).status is Status.QUEUED:
+            await self.acarry_on(thread)
+        await deciding.answer(self.store, self._operations, thread, answer, as_)
 
-    async def _answer(self, thread_id: str, answer: Any, as_: Principal | None) -> None:
-        if isinstance(answer, Command):
-            answer = answer.resume
-        waits = {one.id: one for one in await self._open_waits(thread_id)}
-        if isinstance(answer, Mapping) and answer and answer.keys() <= waits.keys():
-            for identifier, value in answer.items():
-                await self._answer_one(waits[identifier], value, thread_id, as_)
-            return
-        if not waits:
-            known = await self.store.threads.get(thread_id)
-            raise errors.NothingToAnswer(
-                f"thread {thread_id!r} asks nothing (it is {known.status}); the answer was not used",
-                thread_id=thread_id,
-            )
-        if len(waits) > 1:
-            raise errors.AmbiguousAnswer(
-                f"thread {thread_id!r} has {len(waits)} open questions; answer by id: {', '.join(sorted(waits))}",
-                thread_id=thread_id,
-                questions=tuple(sorted(waits)),
-            )
-        await self._answer_one(next(iter(waits.values())), answer, thread_id, as_)
+    async def aemit(
+        self,
+        name: str,
+        payload: Any = None,
+        *,
+        id: str,
+        match: Any = None,
+        ttl: timedelta = DEFAULT_TTL,
+        as_: Principal | None = None,
+    ) -> int | None:
+        """Emit an event: durable when this returns, kept for `ttl` for waits that come later.
 
-    async def _open_waits(self, thread_id: str) -> list[Wait]:
-        known = await self.store.threads.get(thread_id)
-        if known.status is Status.QUEUED:  # its driver died before it wrote down what it waits for
-            await self.acarry_on(thread_id)
-            known = await self.store.threads.get(thread_id)
-        assert known.run_id is not None
-        return [one for one in await self.store.waits.of_run(thread_id, known.run_id) if one.state == "open"]
-
-    async def _answer_one(self, wait: Wait, value: Any, thread_id: str, as_: Principal | None) -> None:
-        if wait.approval_id is not None:
-            approval = await self.store.approvals.get(wait.approval_id)
-            await self.adecide(wait.approval_id, decision_of(value, approval), as_=as_, thread_id=thread_id)
-            return
-        principal = as_ or Principal.vouched(Principal.operating_system().name)
-        await self.store.waits.answer(thread_id, wait.id, value, principal.name)
+        `id` is the sender's: the same one twice is one event. Returns how many waits it ended, or None if it was
+        emitted before. Raises `EventConflict` if the id was used for another event.
+        """
+        if ttl <= timedelta(0):
+            raise errors.InvalidRequest(f"an event's time to live must be positive, not {ttl}")
+        new = NewEvent(
+            id=event_name(id),
+            name=event_name(name),
+            match=match_digest(match),
+            digest=digest_of([name, match, self.store.sealer.codec.encode(payload, where="payload").hex()], "match"),
+            payload=payload,
+            emitted_by=principal_of(as_).name,
+            ttl=ttl,
+        )
+        return await self.store.events.emit(new)
 
     # -- looking
 
@@ -451,49 +401,3 @@ class AsyncRuntime:
         graph: Graph = self._graph.copy()
         graph.checkpointer = LeasedSaver(self.store.database, self.store.sealer)
         return graph
-
-    # -- accepting
-
-    async def _new_run(
-        self,
-        request: Any,
-        thread_id: object,
-        as_: Principal | None,
-        documents: Sequence[str | Path] | None,
-        context: Any,
-        model: str | None,
-        reports_dir: str | Path | None,
-        report: OnFile | None,
-    ) -> NewRun:
-        run_id = str(uuid.uuid4())
-        thread = thread_id_of(thread_id) if thread_id is not None else f"thread-{run_id[:8]}"
-        principal = as_ or Principal.vouched(Principal.operating_system().name)
-        given = graph_input(request, run_id, takes_messages=self._takes_messages)
-        settings = RunSettings(context=context)
-        collection = None
-        if self._operations is not None:
-            model = model or self._model or default_model()
-            directory = Path(reports_dir or self._settings.reports_dir or "reports").expanduser().absolute()
-            settings = RunSettings(context, str(directory), self._settings.reports_url)
-            collection = await collect(self.store.documents, documents, report=report) if documents else None
-        return NewRun(
-            thread_id=thread,
-            run_id=run_id,
-            graph=self.name,
-            version=self.version,
-            fingerprint=self._fingerprint,
-            input=given,
-            requested_by=principal.name,
-            vouched=principal.on_word,
-            model=model,
-            collection_id=collection,
-            settings=settings,
-        )
-
-
-def _listener(on_event: OnEvent) -> Callable[[tuple[str, ...], str, Any], None]:
-    def listen(namespace: tuple[str, ...], mode: str, part: Any) -> None:
-        for event in events_of(namespace, mode, part):
-            on_event(event)
-
-    return listen

@@ -20,7 +20,7 @@ from standfast.checkpoint.operations import Call
 from standfast.nodes.models import ask
 from standfast.nodes.state import Node, answered
 from standfast.tools.digests import operation_id
-from standfast.tools.drive import Drive, drive_of
+from standfast.tools.drive import Drive, drive_of, path_of
 from standfast.tools.operations import Effect, Operation, Policy
 
 MODEL_POLICY = Policy(effect=Effect.READ, retries=2)
@@ -52,9 +52,17 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
             arguments={"messages": len(messages)},
         )
 
+        identifier, path = f"answer-{call.id}", path_of(config)
+
         async def effect(attempt: int, connection: Any) -> AIMessage:
-            answer = await ask(model, tools, messages, config)
-            return answer.model_copy(update={"id": f"answer-{call.id}"})
+            if attempt > 1:
+                drive.tell("superseded", path, {"message": identifier, "attempt": attempt - 1})
+
+            def on_text(text: str) -> None:
+                drive.tell("token", path, {"message": identifier, "attempt": attempt, "text": text})
+
+            answer = await ask(model, tools, messages, config, on_text)
+            return answer.model_copy(update={"id": identifier})
 
         outcome = await drive.ledger.execute(call, MODEL_POLICY, effect)
         reach("node.analysis")
@@ -65,6 +73,9 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
                 thread_id=drive.run.thread_id,
                 failure_class=outcome.failure_class,
             )
+        # An answer that was recorded before is told whole: its tokens may have died with their attempt.
+        text = str(outcome.result.text) if outcome.reused else None
+        drive.tell("answer", path, {"message": identifier, "attempt": outcome.attempt, "text": text})
         return {"messages": [outcome.result], "turn": turn}
 
     return analysis

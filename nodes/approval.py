@@ -19,7 +19,7 @@ from standfast.checkpoint.operations import Call
 from standfast.nodes.request import approval_request
 from standfast.nodes.state import Node, OperationState
 from standfast.tools.digests import approval_digest, call_digest
-from standfast.tools.drive import Drive, drive_of
+from standfast.tools.drive import Drive, drive_of, path_of
 from standfast.tools.operations import Operation, Registry
 
 
@@ -47,6 +47,8 @@ def approval_node(
                 "round": state.get("round", 0) + 1,
                 "note": "The answer to the last request decided nothing; decide this one.",
             }
+        decided = {"id": request.id, "state": request.state, "by": request.decided_by}
+        drive.tell("approval_decided", path_of(config), decided)
         if request.state == "approved":
             arguments = dict(request.arguments)
             edited = request.decided_by if request.decision == "edit" else None

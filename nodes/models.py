@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import openai
@@ -63,9 +63,15 @@ class IncompleteAnswer(ConnectionError):
 
 
 async def ask(
-    model: BaseChatModel, tools: Sequence[dict[str, Any]], messages: list[AnyMessage], config: RunnableConfig
+    model: BaseChatModel,
+    tools: Sequence[dict[str, Any]],
+    messages: list[AnyMessage],
+    config: RunnableConfig,
+    on_text: Callable[[str], None],
 ) -> AIMessage:
-    """One answer of the model, streamed and put together. Raises the provider's errors and `IncompleteAnswer`.
+    """One answer of the model, streamed and put together; `on_text` hears its text as it comes.
+
+    Raises the provider's errors and `IncompleteAnswer`.
 
     Tool calls whose arguments are not a whole JSON object are in `invalid_tool_calls`: put together from a
     stream, LangChain would complete them as far as they came.
@@ -77,6 +83,8 @@ async def ask(
             if not isinstance(part, AIMessage):
                 raise TypeError(f"the model returned a {type(part).__name__}, not an AIMessage")
             total = part if total is None else total + part  # type: ignore[assignment]
+            if text := str(part.text):
+                on_text(text)
     except ValueError as error:  # a body that is no JSON, or no completion at all
         raise IncompleteAnswer(f"the model's answer could not be read ({error})") from error
     if total is None:

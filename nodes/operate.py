@@ -17,7 +17,7 @@ from standfast.checkpoint.crashpoints import reach
 from standfast.nodes.approval import planned_call
 from standfast.nodes.state import Node, OperationState
 from standfast.nodes.validation import MENDABLE, failed_checks
-from standfast.tools.drive import drive_of
+from standfast.tools.drive import drive_of, path_of
 from standfast.tools.failures import FailureClass
 from standfast.tools.ledger import Outcome
 from standfast.tools.operations import OperationContext, Registry
@@ -31,8 +31,16 @@ def operate_node(registry: Registry) -> Node[OperationState]:
         operation = registry.get(state["call"]["name"])
         call = planned_call(drive, operation, state)
 
+        path = path_of(config)
+        about = {"operation_id": call.id, "name": operation.name}
+
         async def effect(attempt: int, connection: Any) -> Any:
-            context = OperationContext(call.id, attempt, drive.run, drive.documents, connection)
+            drive.tell("operation_begin", path, {**about, "attempt": attempt})
+
+            def progress(data: Any) -> None:
+                drive.tell("progress", path, {**about, "attempt": attempt, "progress": data})
+
+            context = OperationContext(call.id, attempt, drive.run, drive.documents, connection, progress)
             return await operation.call(call.arguments, context)
 
         needs_grant = operation.policy.approval or bool(
@@ -49,6 +57,8 @@ def operate_node(registry: Registry) -> Node[OperationState]:
             }
         except errors.OperationMismatch as error:
             outcome = Outcome("failed", None, FailureClass.PERMANENT, str(error))
+        end = {"attempt": outcome.attempt, "state": outcome.state, "reused": outcome.reused}
+        drive.tell("operation_end", path, {**about, **end})
         reach("node.operate")
         return {"granted": True, "messages": [_message(state, outcome)]}
 

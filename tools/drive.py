@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
 
@@ -34,7 +34,14 @@ class Drive:
     approvals: Approvals
     documents: Documents
     clock: Callable[[], Awaitable[datetime]]
+    tell: Callable[[str, tuple[str, ...], Any], None]  # record an event of the run: kind, path, data
     tenant: str = "default"
+
+
+def path_of(config: RunnableConfig) -> tuple[str, ...]:
+    """The way to the node that runs under this configuration, by names."""
+    namespace = config.get("configurable", {}).get("checkpoint_ns", "")
+    return tuple(step.split(":", 1)[0] for step in namespace.split("|")) if namespace else ()
 
 
 def drive_of(config: RunnableConfig) -> Drive:

@@ -71,6 +71,7 @@ class OperationContext:
     run: Run
     documents: Documents
     connection: Any = None  # transactional operations only: the transaction that records the result
+    progress: Callable[[Any], None] = lambda _: None  # tell those who follow the run how far it is
 
     @property
     def thread_id(self) -> str:

@@ -46,13 +46,16 @@ select id::text, number, state, reason, requested_by, vouched, model, collection
 
 -- name: cancel
 update threads t
-   set cancel_requested_at = coalesce(t.cancel_requested_at, standfast.now()), due_at = standfast.now()
+   set cancel_requested_at = coalesce(t.cancel_requested_at, standfast.now())
   from runs r
  where t.id = %(thread)s and r.thread_id = t.id and r.id = t.run_id and r.state in ('open', 'needs_attention')
-returning t.id
+returning t.id, wake_1(t.id)
 
 -- name: reopen
 update runs set state = 'open', reason = null
  where thread_id = %(thread)s and id = %(run)s and state = 'needs_attention'
    and assert_lease_1(%(thread)s, %(epoch)s) is not null
 returning id
+
+-- name: run_state
+select state from runs where thread_id = %(thread)s and id = %(run)s

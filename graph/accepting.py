@@ -1,0 +1,106 @@
+"""From a request to a run that can be accepted: checked, its documents read, its paths made absolute.
+
+Invariant: what any process needs to go on the same, in any folder, days later, is in the `NewRun`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.settings import Settings
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.threads import NewRun, OnBusy
+from standfast.checkpoint.threads import Settings as RunSettings
+from standfast.graph.door import graph_input, text_of, thread_id_of
+from standfast.graph.ingest import collect
+from standfast.nodes.models import default_model
+from standfast.tools.operations import Registry
+from standfast.tools.principals import Principal
+from standfast.tools.readers import ReadDocument, SkippedFile
+
+OnFile = Callable[[ReadDocument | SkippedFile], None]
+
+
+@dataclass(frozen=True)
+class GraphSpec:
+    """What is kept of a graph with its runs, and what it takes."""
+
+    name: str
+    version: str
+    fingerprint: str
+    takes_messages: bool
+    operations: Registry | None
+    model: str | None
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be said with a request; see `AsyncRuntime.ainvoke`."""
+
+    thread_id: object = None
+    as_: Principal | None = None
+    documents: Sequence[str | Path] | None = None
+    context: Any = None
+    model: str | None = None
+    reports_dir: str | Path | None = None
+    report: OnFile | None = None
+    client_key: str | None = None
+    on_busy: OnBusy = "refuse"
+
+
+def principal_of(given: Principal | None) -> Principal:
+    """Who acts: whoever was named, else the user of this process, on his own word."""
+    return given or Principal.vouched(Principal.operating_system().name)
+
+
+async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: Any, options: Options) -> NewRun:
+    """The run to be accepted. Raises `InvalidRequest` and `InvalidThreadId`; nothing has been done then."""
+    run_id = str(uuid.uuid4())
+    thread = f"thread-{uuid.UUID(run_id).hex[:16]}" if options.thread_id is None else thread_id_of(options.thread_id)
+    principal = principal_of(options.as_)
+    if options.on_busy not in ("refuse", "queue", "interrupt"):
+        raise errors.InvalidRequest(f"on_busy is refuse, queue or interrupt, not {options.on_busy!r}")
+    given = graph_input(request, run_id, takes_messages=spec.takes_messages)
+    run_settings = RunSettings(context=options.context)
+    model = collection = None
+    if spec.operations is not None:
+        model = options.model or spec.model or default_model()
+        directory = await asyncio.to_thread(_absolute, options.reports_dir or settings.reports_dir or "reports")
+        run_settings = RunSettings(options.context, directory, settings.reports_url)
+        if options.documents:
+            collection = await collect(store.documents, options.documents, report=options.report)
+    key = None if options.client_key is None else text_of(options.client_key, "client key")
+    return NewRun(
+        thread_id=thread,
+        run_id=run_id,
+        graph=spec.name,
+        version=spec.version,
+        fingerprint=spec.fingerprint,
+        input=given,
+        requested_by=principal.name,
+        vouched=principal.on_word,
+        model=model,
+        collection_id=collection,
+        settings=run_settings,
+        client_key=key,
+        input_digest=None if key is None else _digest(store, request, options, collection),
+        on_busy=options.on_busy,
+    )
+
+
+def _digest(store: Store, request: Any, options: Options, collection: str | None) -> str:
+    """What a client key stands for: the request as it was given, where, and over which documents."""
+    named = None if options.thread_id is None else str(options.thread_id)
+    whole = store.sealer.codec.encode([request, named, options.context, collection], where="request")
+    return hashlib.sha256(whole).hexdigest()
+
+
+def _absolute(path: str | Path) -> str:
+    return str(Path(path).expanduser().absolute())

@@ -1,0 +1,119 @@
+"""Decisions and answers from outside: bound to what is open, committed with their wake-up, before anything is driven.
+
+Invariant: a decision comes from a principal and carries the digest of what was seen; an answer names its question,
+or is refused when more than one is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from langgraph.types import Command
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.approvals import Approval, Decision
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.waits import Wait
+from standfast.graph.accepting import principal_of
+from standfast.graph.door import Said, decision_of, text_of
+from standfast.tools.digests import approval_digest, call_digest
+from standfast.tools.operations import Registry
+from standfast.tools.principals import Principal
+
+
+async def decide(
+    store: Store,
+    operations: Registry | None,
+    approval_id: str,
+    said: Said,
+    *,
+    as_: Principal | None = None,
+    thread_id: str | None = None,
+    seen_digest: str | None = None,
+) -> Approval:
+    """Record a decision; see `AsyncRuntime.adecide`."""
+    approval = await store.approvals.get(approval_id)
+    if thread_id is not None and approval.thread_id != thread_id:
+        raise errors.UnknownApproval(f"thread {thread_id!r} has no approval {approval_id!r}", approval_id=approval_id)
+    principal = principal_of(as_)
+    decision = Decision(
+        verb=said.verb,
+        principal=principal.name,
+        vouched=principal.on_word,
+        digest=seen_digest or approval.digest,
+        reason=None if said.reason is None else text_of(said.reason, "reason"),
+    )
+    if said.verb == "edit":
+        decision = _edited(operations, approval, decision, said.arguments or {})
+    return await store.approvals.decide(approval, decision)
+
+
+def _edited(
+    operations: Registry | None, approval: Approval, decision: Decision, changes: Mapping[str, Any]
+) -> Decision:
+    if operations is None:
+        raise errors.InvalidRequest("this graph has no operations whose arguments could be edited")
+    operation = operations.get(approval.operation)
+    try:
+        arguments = operation.validate({**approval.arguments, **changes})
+    except errors.OperationError as error:
+        raise errors.InvalidRequest(f"the edit was not taken: {error}", approval_id=approval.id) from error
+    return replace(
+        decision,
+        arguments=arguments,
+        operation_digest=call_digest(operation.name, arguments),
+        new_digest=approval_digest(
+            tenant="default",
+            thread_id=approval.thread_id,
+            operation_id=approval.operation_id,
+            operation=operation.name,
+            operation_version=operation.version,
+            arguments=arguments,
+            policy_version=approval.policy_version,
+            expires_at=approval.expires_at,
+        ),
+    )
+
+
+async def answer(store: Store, operations: Registry | None, thread_id: str, given: Any, as_: Principal | None) -> None:
+    """Record an answer to the one open question, or a map of question ids to answers."""
+    if isinstance(given, Command):
+        given = given.resume
+    waits = {one.id: one for one in await _open_questions(store, thread_id)}
+    if isinstance(given, Mapping) and given and given.keys() <= waits.keys():
+        for identifier, value in given.items():
+            await _answer_one(store, operations, waits[identifier], value, thread_id, as_)
+        return
+    if not waits:
+        known = await store.threads.get(thread_id)
+        raise errors.NothingToAnswer(
+            f"thread {thread_id!r} asks nothing (it is {known.status}); the answer was not used",
+            thread_id=thread_id,
+        )
+    if len(waits) > 1:
+        raise errors.AmbiguousAnswer(
+            f"thread {thread_id!r} has {len(waits)} open questions; answer by id: {', '.join(sorted(waits))}",
+            thread_id=thread_id,
+            questions=tuple(sorted(waits)),
+        )
+    await _answer_one(store, operations, next(iter(waits.values())), given, thread_id, as_)
+
+
+async def _open_questions(store: Store, thread_id: str) -> list[Wait]:
+    known = await store.threads.get(thread_id)
+    assert known.run_id is not None
+    waits = await store.waits.of_run(thread_id, known.run_id)
+    return [one for one in waits if one.state == "open" and one.kind in ("approval", "question")]
+
+
+async def _answer_one(
+    store: Store, operations: Registry | None, wait: Wait, value: Any, thread_id: str, as_: Principal | None
+) -> None:
+    if wait.approval_id is not None:
+        approval = await store.approvals.get(wait.approval_id)
+        said = decision_of(value, approval)
+        await decide(store, operations, wait.approval_id, said, as_=as_, thread_id=thread_id)
+        return
+    await store.waits.answer(thread_id, wait.id, value, principal_of(as_).name)

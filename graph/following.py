@@ -1,0 +1,67 @@
+"""Follows runs that any process drives, by their rows: nothing is held, nothing is driven.
+
+Invariant: what a reader sees depends on the run's stored events and on the number it asked for alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.listener import Listener
+from standfast.checkpoint.run_events import RunEvent
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.threads import Status
+
+_PAGE: Final = 500
+_RESTING: Final = frozenset({Status.WAITING, Status.NEEDS_ATTENTION})
+
+
+async def follow_to_end(
+    store: Store, listener: Listener, thread_id: str, run_id: str, *, graph: str | None = None
+) -> bool:
+    """Return when the run has ended or waits for people or time (False).
+
+    With the name of a `graph` that the caller could drive, return also when it is the run's turn and nobody
+    drives it (True).
+    """
+    async with listener.following(thread_id):
+        while True:
+            if await _rests(store, thread_id, run_id):
+                return False
+            known = await store.threads.get(thread_id)
+            if graph is not None and known.graph == graph and known.status is Status.QUEUED:
+                return True
+            await listener.wait(thread_id)
+
+
+async def follow_events(
+    store: Store, listener: Listener, thread_id: str, run_id: str, *, after: int
+) -> AsyncIterator[RunEvent]:
+    """The run's events after a number (negative: the last n), until it ends or waits."""
+    if after < 0:
+        after = max(0, await store.run_events.last(thread_id, run_id) + after)
+    async with listener.following(thread_id):
+        while True:
+            resting = await _rests(store, thread_id, run_id)  # looked at first: its last events come before it
+            page = await store.run_events.read(thread_id, run_id, after=after, limit=_PAGE)
+            for event in page:
+                after = event.seq
+                yield event
+            if len(page) == _PAGE:
+                continue
+            if resting:
+                return
+            await listener.wait(thread_id)
+
+
+async def _rests(store: Store, thread_id: str, run_id: str) -> bool:
+    """Whether the run has ended, or is the thread's current one and waits."""
+    known = await store.threads.get(thread_id)
+    if known.run_id == run_id:
+        return known.status in _RESTING or known.status in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
+    state = await store.threads.run_state(thread_id, run_id)
+    if state is None:
+        raise errors.UnknownThread(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id)
+    return state not in ("queued", "open")
