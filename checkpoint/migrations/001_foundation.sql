@@ -414,7 +414,7 @@ begin
            failure_message = new_failure_message, updated_at = standfast.now()
      where thread_id = thread and id = op and state = 'executing' and attempts = attempt;
     update attempts
-       set state = case new_state when 'planned' then 'failed' else new_state end,
+       set state = case when new_state = 'succeeded' then 'succeeded' else 'failed' end,
            ended_at = standfast.now(), failure_class = new_failure_class,
            failure_message = new_failure_message
      where thread_id = thread and operation_id = op and number = attempt and state = 'executing';
