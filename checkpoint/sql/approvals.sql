@@ -35,7 +35,7 @@ select a.*, a.run_id::text as run, d.id::text as decision_id, d.decision, d.prin
                       order by d.decided_at desc limit 1) d on true
  where (%(thread)s::text is null or a.thread_id = %(thread)s)
    and (%(state)s::text is null or a.state = %(state)s)
-   and not (%(state)s::text = 'open' and a.expires_at <= standfast.now())
+   and (%(state)s::text is distinct from 'open' or a.expires_at > standfast.now())
  order by a.requested_at desc, a.id
  limit %(limit)s
 
