@@ -1,0 +1,39 @@
+"""What the README tells people to type can be typed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:^|&& |\$ )standfast ((?:[a-z]+ ?)+)", re.MULTILINE)
+GROUPS = ("db",)
+
+
+def commands(text: str) -> Iterator[tuple[str, ...]]:
+    """The commands of the fenced blocks, such as ("run",) or ("db", "start")."""
+    for block in FENCED.findall(text):
+        for words in COMMAND.findall(block):
+            first, *rest = words.split()
+            yield (first, *rest[:1]) if first in GROUPS else (first,)
+
+
+def test_every_command_in_the_readme_exists(root: Path) -> None:
+    named = set(commands((root / "README.md").read_text()))
+    assert ("run",) in named
+    script = str(Path(sys.executable).parent / "standfast")
+    for words in sorted(named):
+        run = subprocess.run([script, *words, "--help"], capture_output=True, text=True)
+        assert 0 == run.returncode, f"standfast {' '.join(words)}: {run.stderr}"
+
+
+@pytest.mark.parametrize("which", ["first", "test"])
+def test_the_line_that_ci_reads_out_of_the_readme_is_there_once(root: Path, which: str) -> None:
+    run = subprocess.run([sys.executable, str(root / ".ci" / "readme_line.py"), which], capture_output=True, text=True)
+    assert 0 == run.returncode, run.stderr
+    assert run.stdout.startswith("pip install ")
