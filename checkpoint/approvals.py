@@ -147,11 +147,11 @@ class Approvals:
     async def get(self, identifier: str) -> Approval:
         """One approval. Raises `UnknownApproval`."""
         row = None
-        if "\0" not in identifier:
+        if identifier.isprintable() and len(identifier) <= 255:  # anything else was never an id, and may not be sent
             row = await self._database.fetch_one(_SQL["get"], {"id": identifier})
         if row is None:
             raise errors.UnknownApproval(
-                f"there is no approval {identifier!r}; see: standfast approvals", approval_id=identifier
+                f"there is no approval {identifier[:40]!r}; see: standfast approvals", approval_id=identifier
             )
         return self._approval(row)
 
