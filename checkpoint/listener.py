@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
+from collections.abc import AsyncIterator
 from typing import Final
 
 import psycopg
@@ -34,7 +35,7 @@ class Listener:
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
-    async def following(self, thread_id: str):  # type: ignore[no-untyped-def]
+    async def following(self, thread_id: str) -> AsyncIterator[None]:
         """Within it `wait` is woken by changes of the thread."""
         self._waiting[thread_id] += 1
         self._changed.setdefault(thread_id, asyncio.Event())

@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
-from langgraph.errors import GraphRecursionError
+from langgraph.errors import GraphDrained, GraphRecursionError
+from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
 
 from standfast.checkpoint import errors
@@ -81,6 +82,7 @@ class Driver:
             "recursion_limit": step_limit,
         }
         self._cancelled = lease.cancel_requested
+        self._control = RunControl()
 
     async def drive(self) -> Result:
         """Go on until the run ends or waits. Raises `LeaseLost`, `GraphChanged`, `StorageUnavailable`."""
@@ -99,6 +101,10 @@ class Driver:
             self._keeper.drop(self._lease)
             await self._events.close()
 
+    def drain(self) -> None:
+        """Stop after the step that is under way; the thread stays due."""
+        self._control.request_drain()
+
     async def _drive(self, loop: asyncio.AbstractEventLoop) -> Result:
         if self._lease.crashes >= MOST_CRASHES:
             return await self._end(
@@ -115,6 +121,9 @@ class Driver:
                 except _Stopped:
                     self._cancelled = True
                     continue
+                except GraphDrained:
+                    await self._let_go()
+                    return Result(self._lease.thread_id, self._run.id, Status.QUEUED, drained=True)
                 except errors.LeaseLost as error:
                     raise self._lease.lose("its writes were refused") from error
                 except (errors.StorageUnavailable, errors.HeadMoved, errors.UsageError):
@@ -164,6 +173,7 @@ class Driver:
             self._config,
             context=self._run.settings.context,
             durability="sync",
+            control=self._control,
             stream_mode=["values", "tasks", "custom"],
             subgraphs=True,
         )

@@ -107,12 +107,11 @@ class Due:
     async def _ended(self, waits: list[Wait]) -> dict[str, Any]:
         """The answer to a question of timers and events: for each its event, its time-out, or None if withdrawn."""
         events = await self._store.events.by_seq([one.event_seq for one in waits if one.event_seq is not None])
-        return {
-            WAITS: [
-                None if one.state == "withdrawn" else {"event": events.get(one.event_seq or 0)}
-                for one in sorted(waits, key=lambda one: one.position)
-            ]
-        }
+        ended: list[dict[str, Any] | None] = []
+        for one in sorted(waits, key=lambda one: one.position):
+            event = events.get(one.event_seq or 0)
+            ended.append(None if one.state == "withdrawn" else {"event": None if event is None else vars(event)})
+        return {WAITS: ended}
 
     def _waits(self, node: str, question: Interrupt) -> list[Wait]:
         """The rows for one open question of the graph."""

@@ -21,7 +21,7 @@ _RESTING: Final = frozenset({Status.WAITING, Status.NEEDS_ATTENTION})
 async def follow_to_end(
     store: Store, listener: Listener, thread_id: str, run_id: str, *, graph: str | None = None
 ) -> bool:
-    """Return when the run has ended or waits for people or time (False).
+    """Return when the run has ended or waits (False).
 
     With the name of a `graph` that the caller could drive, return also when it is the run's turn and nobody
     drives it (True).

@@ -32,6 +32,7 @@ class Result:
     approvals: tuple[Approval, ...] = ()
     questions: tuple[Wait, ...] = ()
     error: BaseException | None = None
+    drained: bool = False  # this process was told to stop; the thread is due
 
     @property
     def messages(self) -> list[AnyMessage]:

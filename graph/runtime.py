@@ -94,6 +94,7 @@ class AsyncRuntime:
         self._fingerprint = fingerprint(self._graph)
         self._embedded: EmbeddedPostgres | None = None
         self._opened: tuple[Store, LeaseKeeper, Listener] | None = None
+        self._drivers: set[Driver] = set()
 
     # -- life
 
@@ -126,6 +127,16 @@ class AsyncRuntime:
         if self._embedded is not None:
             await asyncio.to_thread(self._embedded.release)
             self._embedded = None
+
+    def join(self, other: AsyncRuntime) -> None:
+        """Use another open runtime's connections, as long as that one is open."""
+        store, keeper, listener = other._parts
+        self._opened = Store.over(store.database, self._types), keeper, listener
+
+    @property
+    def lease_seconds(self) -> float:
+        """How long a silent driver keeps its thread."""
+        return self._lease_seconds
 
     @property
     def embedded(self) -> bool:
@@ -182,7 +193,7 @@ class AsyncRuntime:
         return Result(run.thread_id, run.id, Status.QUEUED if run.state in ("open", "queued") else Status(run.state))
 
     async def aresult(self, thread_id: object, *, run_id: str | None = None, timeout: float | None = None) -> Result:
-        """Wait until a run, by default the thread's latest, ends or waits for people, and return how it stands.
+        """Wait until a run, by default the thread's latest, ends or waits, and return how it stands.
 
         Nothing is driven here, and no connection is held. Raises `TimeoutError` after `timeout` seconds.
         """
@@ -197,7 +208,7 @@ class AsyncRuntime:
     async def astream(self, thread_id: object, *, after: int = 0, run_id: str | None = None) -> AsyncIterator[RunEvent]:
         """The events of a run, by default the thread's latest, from number `after` on (negative: the last n).
 
-        Follows a run that any process drives, and ends when it ends or waits for people. The run does not
+        Follows a run that any process drives, and ends when it ends or waits. The run does not
         depend on its readers: closing the stream changes nothing, and another one can go on from the last
         event's `seq`. Raises `UnknownThread`.
         """
@@ -284,6 +295,18 @@ class AsyncRuntime:
         return await self._drive(lease, run, on_event, last_event=last_event)
 
     async def _drive(self, lease: Lease, run: Run, on_event: OnEvent | None, *, last_event: int) -> Result:
+        result = await self._drive_once(lease, run, on_event, last_event)
+        while result.status is Status.QUEUED and not result.drained:
+            # It parked, and what it waited for has come since.
+            try:
+                lease = await claim(self.store.database, run.thread_id, seconds=self._lease_seconds)
+            except errors.LeaseHeld:
+                return await self._follow(run.thread_id, run.id, on_event)
+            last_event = await self.store.run_events.last(run.thread_id, run.id)
+            result = await self._drive_once(lease, run, on_event, last_event)
+        return result
+
+    async def _drive_once(self, lease: Lease, run: Run, on_event: OnEvent | None, last_event: int) -> Result:
         driver = Driver(
             self.store,
             self._graph,
@@ -294,7 +317,23 @@ class AsyncRuntime:
             last_event=last_event,
             on_event=on_event,
         )
-        return await driver.drive()
+        self._drivers.add(driver)
+        try:
+            return await driver.drive()
+        finally:
+            self._drivers.discard(driver)
+
+    def drain(self) -> None:
+        """Let every drive of this runtime stop after the step that it is in, with its thread due."""
+        for driver in self._drivers:
+            driver.drain()
+
+    async def aput_aside(self, thread_id: str, reason: str) -> None:
+        """Put a thread before a person: its run needs attention, its state is left as it is."""
+        lease = await claim(self.store.database, thread_id, seconds=self.lease_seconds)
+        run_id = (await self.store.threads.get(thread_id)).run_id
+        assert run_id is not None
+        await self.store.threads.end(lease, run_id, Status.NEEDS_ATTENTION, reason=reason)
 
     async def _follow(self, thread_id: str, run_id: str, on_event: OnEvent | None) -> Result:
         """Wait until another process's drive ends or waits; carry on if it dies, or if the run's turn comes."""

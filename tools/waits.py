@@ -133,7 +133,11 @@ def _described(wait: TimerWait | EventWait, now: datetime) -> dict[str, Any]:
 def _ended(answer: Any) -> list[Ended | None]:
     if not isinstance(answer, Mapping) or KEY not in answer:
         raise errors.InvalidRequest("a wait for a time or an event was answered with something else")
-    return [None if one is None else Ended(position, one["event"]) for position, one in enumerate(answer[KEY])]
+    ended: list[Ended | None] = []
+    for position, one in enumerate(answer[KEY]):
+        happened = None if one is None or one["event"] is None else Event(**one["event"])
+        ended.append(None if one is None else Ended(position, happened))
+    return ended
 
 
 def _duration(value: Seconds, what: str) -> timedelta:
