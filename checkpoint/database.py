@@ -122,11 +122,12 @@ class Database:
     async def fetch(self, statement: bytes, params: Params = ()) -> list[DictRow]:
         """All rows of one statement, in a transaction of its own."""
 
-        async def work(conn: Connection) -> list[DictRow]:
-            cursor = await conn.execute(statement, params, binary=True)
-            return await cursor.fetchall()
+        async def once() -> list[DictRow]:
+            async with self.pool.connection() as conn:  # autocommit: one statement is one transaction
+                cursor = await conn.execute(statement, params, binary=True)
+                return await cursor.fetchall()
 
-        return await self.run(work)
+        return await self.again(once)
 
     async def fetch_one(self, statement: bytes, params: Params = ()) -> DictRow | None:
         """The first row of one statement, if any."""
@@ -142,10 +143,11 @@ class Database:
     async def fetch_none(self, statement: bytes, params: Params = ()) -> None:
         """Execute a statement that returns nothing, in a transaction of its own."""
 
-        async def work(conn: Connection) -> None:
-            await conn.execute(statement, params)
+        async def once() -> None:
+            async with self.pool.connection() as conn:
+                await conn.execute(statement, params)
 
-        await self.run(work)
+        await self.again(once)
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:

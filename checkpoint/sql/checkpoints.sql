@@ -1,8 +1,27 @@
 -- name: assert_lease
 select assert_lease_1(%s, %s)
 
--- name: assert_head
-select assert_head_1(%s, %s, %s, %s, %s)
+-- name: put_step
+-- Each insert reads `fenced`, so nothing is put before lease and head are found in order; an error undoes all.
+with fenced as materialized (
+    select assert_lease_1(%(thread)b, %(epoch)b::bigint) as lease,
+           case when %(check_head)b then assert_head_1(%(thread)b, %(namespace)b, %(parent)b, %(id)b, %(forked)b)
+           end as head),
+writes as (
+    insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
+    select %(thread)b, w.* from fenced, unnest(
+        %(write_namespaces)b::text[], %(write_checkpoints)b::text[], %(write_tasks)b::text[], %(write_paths)b::text[],
+        %(write_places)b::int[], %(write_channels)b::text[], %(write_types)b::text[], %(write_blobs)b::bytea[]) as w
+    on conflict do nothing),
+blobs as (
+    insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+    select %(thread)b, %(namespace)b, b.* from fenced, unnest(
+        %(channels)b::text[], %(versions)b::text[], %(types)b::text[], %(blobs)b::bytea[]) as b
+    on conflict do nothing)
+insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)
+select %(thread)b, %(namespace)b, %(id)b, %(parent)b, %(checkpoint)b, %(metadata)b from fenced
+on conflict (thread_id, checkpoint_ns, checkpoint_id)
+do update set checkpoint = excluded.checkpoint, metadata = excluded.metadata
 
 -- name: delete_checkpoints
 delete from checkpoints where thread_id = %s
