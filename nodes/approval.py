@@ -52,10 +52,9 @@ def approval_node(
         if request.state == "approved":
             arguments = dict(request.arguments)
             edited = request.decided_by if request.decision == "edit" else None
-            digest = call_digest(operation.name, arguments)
             return {
                 "granted": True,
-                "planned": {**planned, "arguments": arguments, "digest": digest, "edited_by": edited},
+                "planned": {**planned, "arguments": arguments, "edited_by": edited},
             }
         return {"granted": False, "messages": [_declined(state, request)]}
 
@@ -91,7 +90,7 @@ async def _open(drive: Drive, operation: Operation, state: OperationState) -> Ap
 
 
 def planned_call(drive: Drive, operation: Operation, state: OperationState) -> Call:
-    """The ledger's view of a planned call."""
+    """The ledger's view of a planned call. The digest is taken from what would be executed, not kept in the state."""
     call, planned = state["call"], state["planned"]
     return Call(
         id=planned["operation_id"],
@@ -102,7 +101,7 @@ def planned_call(drive: Drive, operation: Operation, state: OperationState) -> C
         turn=call["turn"],
         index=call["index"],
         effect=operation.policy.effect,
-        digest=planned["digest"],
+        digest=call_digest(operation.name, planned["arguments"]),
         arguments=planned["arguments"],
     )
 

@@ -44,7 +44,6 @@ class PlannedCall(TypedDict):
     """A validated call on its way to execution."""
 
     operation_id: str
-    digest: str
     arguments: dict[str, Any]
     needs_person: bool
     failed_checks: list[str]

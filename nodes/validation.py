@@ -37,7 +37,7 @@ def validation_node(
         try:
             operation = registry.get(call["name"])
             arguments = operation.validate(call["args"])
-            digest = call_digest(operation.name, arguments)
+            call_digest(operation.name, arguments)  # refuses what could not be stored
         except (errors.UnknownOperation, InvalidArguments, errors.UnstorableValue) as error:
             return {"messages": [refusal(call, identifier, str(error))]}
         failed = await failed_checks(operation, arguments, drive)
@@ -47,7 +47,6 @@ def validation_node(
         return {
             "planned": {
                 "operation_id": identifier,
-                "digest": digest,
                 "arguments": arguments,
                 "needs_person": operation.policy.approval or bool(failed),
                 "failed_checks": failed,
