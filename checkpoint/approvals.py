@@ -100,7 +100,10 @@ class Approvals:
         self._sealer = sealer
 
     async def open(self, lease: Lease, request: Request, digest: Callable[[datetime], str]) -> Approval:
-        """Open the approval, or find it as it was opened before. `digest` is given the expiry."""
+        """Open the approval, or find it as it was opened before. `digest` is given the expiry.
+
+        An earlier round of the operation that is still open is withdrawn: one question at a time.
+        """
         call = request.call
         identifier = approval_id(lease.thread_id, call.id, request.round)
         try:
@@ -138,6 +141,7 @@ class Approvals:
         async def work(conn: Connection) -> None:
             await conn.execute(_SQL["fence"], params)
             await conn.execute(_SQL["plan"], params)
+            await conn.execute(_SQL["supersede"], params)
             await conn.execute(_SQL["open"], params)
 
         await self._database.run(work)
@@ -156,9 +160,9 @@ class Approvals:
         return self._approval(row)
 
     async def list(
-        self, *, thread_id: str | None = None, state: str | None = "open", limit: int = 100
+        self, *, thread_id: str | None = None, state: str | None = "open", limit: int | None = 100
     ) -> list[Approval]:
-        """Approvals, newest first; by default those that can still be decided."""
+        """Approvals, newest first; by default those that can still be decided. `limit=None` is all of them."""
         rows = await self._database.fetch(_SQL["list"], {"thread": thread_id, "state": state, "limit": limit})
         return [self._approval(row) for row in rows]
 

@@ -97,7 +97,7 @@ class Due:
         for identifier, waits in ended.items():
             if all(one.state != "open" for one in waits):
                 answers[identifier] = await self._ended(waits)
-        decided = {one.id: one for one in await self._store.approvals.list(thread_id=thread, state=None)}
+        decided = {one.id: one for one in await self._store.approvals.list(thread_id=thread, state=None, limit=None)}
         for identifier, (_, question) in listed.items():
             approval = decided.get(approval_of(question.value) or "")
             if approval is not None and approval.state != "open":

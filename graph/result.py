@@ -75,7 +75,7 @@ async def read_result(store: Store, thread_id: str, values: Mapping[str, Any], *
     approvals: tuple[Approval, ...] = ()
     questions: tuple[Wait, ...] = ()
     if thread.status not in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED):
-        approvals = tuple(await store.approvals.list(thread_id=thread_id))
+        approvals = tuple(await store.approvals.list(thread_id=thread_id, limit=None))
         waits = await store.waits.of_run(thread_id, run.id)
         questions = tuple(one for one in waits if one.kind == "question" and one.state == "open")
     return Result(

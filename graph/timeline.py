@@ -58,7 +58,7 @@ async def read_timeline(store: Store, thread_id: str) -> Timeline:
     attempts: dict[str, list[Attempt]] = {}
     for attempt in await store.operations.attempts(thread_id):
         attempts.setdefault(attempt.operation_id, []).append(attempt)
-    approvals = await store.approvals.list(thread_id=thread_id, state=None)
+    approvals = await store.approvals.list(thread_id=thread_id, state=None, limit=None)
     return Timeline(
         thread=thread,
         runs=runs,

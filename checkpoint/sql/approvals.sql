@@ -14,6 +14,10 @@ values (%(thread)s, %(operation_id)s, %(run)s, 'tool', %(operation)s, %(namespac
         %(effect)s, %(operation_digest)s, %(arguments)s)
 on conflict (thread_id, id) do nothing
 
+-- name: supersede
+update approvals set state = 'withdrawn', decided_at = standfast.now()
+ where thread_id = %(thread)s and operation_id = %(operation_id)s and round < %(round)s and state = 'open'
+
 -- name: open
 insert into approvals (thread_id, id, run_id, operation_id, operation, round, digest, operation_digest,
                        policy_version, arguments, request, requested_by, expires_at)
@@ -37,7 +41,7 @@ select a.*, a.run_id::text as run, d.id::text as decision_id, d.decision, d.prin
    and (%(state)s::text is null or a.state = %(state)s)
    and (%(state)s::text is distinct from 'open' or a.expires_at > standfast.now())
  order by a.requested_at desc, a.id
- limit %(limit)s
+ limit %(limit)s::bigint
 
 -- name: decide
 select verdict, state, digest from decide_1(
