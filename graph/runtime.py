@@ -8,6 +8,7 @@ holds the thread's lease, and this object holds none while nothing is being driv
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -18,12 +19,9 @@ from langgraph.types import StateSnapshot
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.database import Database
-from standfast.checkpoint.embedded import EmbeddedPostgres
 from standfast.checkpoint.events import DEFAULT_TTL, NewEvent
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim
 from standfast.checkpoint.listener import Listener
-from standfast.checkpoint.migrate import migrate
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
@@ -36,6 +34,7 @@ from standfast.graph.changed import Graph, fingerprint
 from standfast.graph.door import Said, thread_id_of
 from standfast.graph.driver import Driver
 from standfast.graph.following import follow_events, follow_to_end
+from standfast.graph.opening import opened
 from standfast.graph.recorder import OnEvent
 from standfast.graph.result import Result, read_result
 from standfast.graph.timeline import Timeline, read_timeline
@@ -92,41 +91,26 @@ class AsyncRuntime:
         for schema in (builder.state_schema, builder.input_schema, builder.output_schema):
             self._types.require(schema, where=f"the state of graph {name!r}")
         self._fingerprint = fingerprint(self._graph)
-        self._embedded: EmbeddedPostgres | None = None
+        self._stack = contextlib.AsyncExitStack()
         self._opened: tuple[Store, LeaseKeeper, Listener] | None = None
         self._drivers: set[Driver] = set()
 
     # -- life
 
     async def __aenter__(self) -> AsyncRuntime:
-        url = self._url
-        if url is None:
-            data_dir = self._settings.data_dir
-            self._embedded = EmbeddedPostgres(None if data_dir is None else data_dir / "postgres")
-            url = await asyncio.to_thread(self._embedded.acquire)
-        try:
-            await migrate(url)
-            database = Database(url, pool_size=self._settings.pool_size, retry_seconds=self._settings.retry_seconds)
-            await database.open()
-        except BaseException:
-            await self._release_embedded()
-            raise
-        store = Store.over(database, self._types)
-        self._opened = store, LeaseKeeper(database.conninfo), Listener(database, store.run_events)
+        async with contextlib.AsyncExitStack() as stack:
+            database = await stack.enter_async_context(opened(self._url, settings=self._settings))
+            store = Store.over(database, self._types)
+            keeper = LeaseKeeper(database.conninfo)
+            stack.push_async_callback(asyncio.to_thread, keeper.close)
+            listener = Listener(database, store.run_events)
+            stack.push_async_callback(listener.close)
+            self._opened, self._stack = (store, keeper, listener), stack.pop_all()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._opened is not None:
-            (store, keeper, listener), self._opened = self._opened, None
-            await listener.close()
-            await asyncio.to_thread(keeper.close)
-            await store.database.close()
-        await self._release_embedded()
-
-    async def _release_embedded(self) -> None:
-        if self._embedded is not None:
-            await asyncio.to_thread(self._embedded.release)
-            self._embedded = None
+        self._opened = None
+        await self._stack.aclose()
 
     def join(self, other: AsyncRuntime) -> None:
         """Use another open runtime's connections, as long as that one is open."""

@@ -46,7 +46,14 @@ def path_of(config: RunnableConfig) -> tuple[str, ...]:
 
 def drive_of(config: RunnableConfig) -> Drive:
     """The drive that a node runs under. Raises `UsageError` outside a runtime."""
-    drive = config.get("configurable", {}).get(KEY)
+    known = config.get("configurable", {})
+    drive = known.get(KEY)
+    if drive is None:  # plain LangGraph over our standalone saver
+        drive_of_thread = getattr(known.get("__pregel_checkpointer"), "drive_of", None)
+        drive = drive_of_thread(known["thread_id"]) if callable(drive_of_thread) else None
     if not isinstance(drive, Drive):
-        raise errors.UsageError("this node works only under standfast.graph.Runtime, which holds the thread's lease")
+        raise errors.UsageError(
+            "this node works only under standfast.graph.Runtime or over a standalone() saver, which hold the "
+            "thread's lease"
+        )
     return drive
