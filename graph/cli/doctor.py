@@ -21,7 +21,7 @@ from standfast.checkpoint.settings import Settings
 from standfast.graph.cli.exits import FAILED, SUCCEEDED, sentence_of
 from standfast.graph.cli.output import note, say, say_json, say_table
 from standfast.graph.cli.run import require_writable
-from standfast.graph.cli.session import embedded_server, read_settings, session
+from standfast.graph.cli.session import chosen_url, embedded_server, read_settings, session
 from standfast.nodes.models import OFFLINE, default_model, load_model
 
 _LEAST_FREE: Final = 200 * 2**20  # bytes; an empty server takes 40 MB and its first logs 32 MB
@@ -76,11 +76,9 @@ def _checks(database: str | None) -> Iterator[Check]:
     except errors.ConfigurationError as error:
         yield Check("settings", "broken", sentence_of(error))
         return
-    configured = settings.database_url
-    if database is not None:
-        yield from _server(database, "--database")
-    elif configured is not None:
-        yield from _server(configured.get_secret_value(), "STANDFAST_DATABASE_URL")
+    url = chosen_url(database, settings)
+    if url is not None:
+        yield from _server(url, "STANDFAST_DATABASE_URL" if database is None else "--database")
     else:
         yield from _embedded(settings)
     yield _looked_at("model", lambda: _model(settings))

@@ -61,7 +61,7 @@ class Progress:
             self._before_first()
             self._start()
         if event.kind == "token":
-            self._streamed += len(str(event.data))
+            self._streamed += len(event.data["text"])
         elif event.kind == "step_begin":
             self._begin(event)
         elif event.kind == "step_end":
@@ -79,7 +79,7 @@ class Progress:
         if _inside_operation(event.path):
             return
         label, detail = event.node, ""
-        if isinstance(event.data, dict):
+        if "name" in event.data:
             label, detail = event.data["name"], _subject(event.data["args"])
         depth = sum(name != _OPERATION for name in event.path[:-1])
         group = (event.path, label)
@@ -98,7 +98,7 @@ class Progress:
             what += f" ({count})"
         elif step.detail:
             what += f": {step.detail}"
-        if isinstance(event.data, dict):
+        if "calls" in event.data:
             what += self._model_said(event.data)
         self._line(f"{time.monotonic() - step.began:7.1f} s  {'  ' * step.depth}{what}")
 

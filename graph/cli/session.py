@@ -73,8 +73,7 @@ class Session:
 def session(database: str | None, graph: str | None = None) -> Iterator[Session]:
     """The database named by `--database` or the environment, else the embedded server, held until the end."""
     settings = read_settings()
-    configured = settings.database_url
-    url = database or (configured.get_secret_value() if configured else None)
+    url = chosen_url(database, settings)
     if url is not None:
         yield Session(url, False, settings, graph, given_url=database is not None)
         return
@@ -83,6 +82,16 @@ def session(database: str | None, graph: str | None = None) -> Iterator[Session]
         yield Session(server.acquire(), True, settings, graph, given_url=False)
     finally:
         server.release()
+
+
+def chosen_url(database: str | None, settings: Settings) -> str | None:
+    """The URL of `--database`, else of the environment, else None. Raises `DatabaseMisconfigured` for an empty one."""
+    if database is not None and not database.strip():
+        raise errors.DatabaseMisconfigured(
+            "the database URL is empty; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, or leave --database out"
+        )
+    configured = settings.database_url
+    return database if database is not None or configured is None else configured.get_secret_value()
 
 
 def embedded_server(settings: Settings) -> EmbeddedPostgres:
