@@ -24,7 +24,7 @@ class Node(Protocol[S_contra]):
     def __call__(self, state: S_contra, config: RunnableConfig) -> Awaitable[dict[str, Any]]: ...
 
 
-Messages = Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=50)]
+Messages = Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=1000)]
 
 
 class ToolCall(TypedDict):
