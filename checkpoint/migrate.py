@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata, resources
 from typing import Final
 
+import psycopg
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.store.postgres.aio import AsyncPostgresStore
 from procrastinate.schema import SchemaManager
@@ -52,7 +53,8 @@ def migrations() -> list[Migration]:
 async def migrate(url: str, *, report: Callable[[str], None] = lambda _: None) -> list[str]:
     """Apply what is missing and return the names of what was applied; up to date means an empty list.
 
-    Needs the right to create only if something is missing. Raises `SchemaTooNew` and the errors of connecting.
+    Needs the right to create only if something is missing. Raises `SchemaTooNew`, `DatabaseMisconfigured` without
+    that right, and the errors of connecting.
     """
     async with await connect(conninfo_of(url)) as conn:
         await check_server(conn)
@@ -61,8 +63,13 @@ async def migrate(url: str, *, report: Callable[[str], None] = lambda _: None) -
         await _take_lock(conn, report)
         if await is_current(conn):
             return []
-        applied = await _third_parties(conn, report)
-        return applied + await _own(conn, report)
+        try:
+            return [*await _third_parties(conn, report), *await _own(conn, report)]
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise errors.DatabaseMisconfigured(
+                f"the schema is not up to date, and the role {conn.info.user!r} may not mend it "
+                f"({error.diag.message_primary}); run `standfast migrate` as the owner of the database"
+            ) from error
 
 
 async def is_current(conn: Connection) -> bool:
