@@ -1,4 +1,4 @@
-"""A store on a fresh database, threads to lease, and graphs driven by a saver under a lease."""
+"""A store on a fresh database, threads to lease, graphs driven by a saver under a lease, and a scripted agent."""
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ from langgraph.graph.state import CompiledStateGraph
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.lease import Lease, claim, release
 from standfast.checkpoint.saver import LeasedSaver
+from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
+from standfast.graph import DEFAULT_OPERATIONS, Runtime, build_agent
+from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
+from tests.servers.reports import ReportsServer
 
 Graph = CompiledStateGraph[Any, Any, Any, Any]
 
@@ -70,3 +74,17 @@ def drive(store: Store, add_thread: Callable[[str], str]) -> Callable[..., Abstr
             await release(store.database, lease)
 
     return driving
+
+
+@pytest.fixture
+def opened(database_url: str, reports_server: ReportsServer) -> Callable[..., Any]:
+    """`async with opened(*operations, model=...) as runtime:` an agent with these beside the usual ones."""
+
+    @asynccontextmanager
+    async def opening(*operations: Any, model: Any = None, **options: Any) -> AsyncIterator[Runtime]:
+        graph = build_agent(model=model or ScriptedModel(), operations=[*DEFAULT_OPERATIONS, *OPERATIONS, *operations])
+        settings = Settings(reports_url=f"{reports_server.url}/reports")
+        async with Runtime(graph, database_url=database_url, settings=settings, **options) as runtime:
+            yield runtime
+
+    return opening

@@ -1,0 +1,201 @@
+"""What a child of the nursery can be ordered to do, and how it is made to die.
+
+An order: `job`, `url` of the database, `thread`; `kill` as [point, n] for a SIGKILL at the n-th time that the
+point of `standfast.checkpoint.crashpoints` is reached; `forgetful` takes the ledger's memory out; `env` goes
+into the environment; `scripted` uses the scripted model instead of the one named by `model`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from standfast.checkpoint import crashpoints, errors
+from standfast.checkpoint.operations import Begun
+from standfast.graph import Principal, Result, Runtime, build_agent
+from standfast.graph.door import Said
+from standfast.tools.ledger import Ledger
+from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
+
+Order = Mapping[str, Any]
+LEASE_SECONDS = 1.0
+_PATIENCE_SECONDS = 60.0
+
+
+def work(order: Order, directory: Path) -> Any:
+    """Do the order's job in this process."""
+    os.environ.update(order.get("env", {}))
+    reached: dict[str, int] = {}
+    crashpoints.hook = _counting(reached, order.get("kill"))
+    if order.get("forgetful"):
+        _forget()
+
+    async def run() -> Any:
+        graph = build_agent(model=ScriptedModel(), operations=OPERATIONS) if order.get("scripted") else build_agent()
+        async with Runtime(graph, database_url=order["url"], lease_seconds=LEASE_SECONDS) as runtime:
+            return await JOBS[order["job"]](runtime, order, directory)
+
+    return {"did": asyncio.run(run()), "reached": reached}
+
+
+def _counting(reached: dict[str, int], kill: tuple[str, int] | None) -> Callable[[str], None]:
+    lock = threading.Lock()
+
+    def hook(point: str) -> None:
+        with lock:
+            reached[point] = reached.get(point, 0) + 1
+            if kill is not None and (point, reached[point]) == tuple(kill):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return hook
+
+
+def _forget() -> None:
+    """Take the reuse of recorded ends out: whatever has been recorded, the effect happens again."""
+    begin = Ledger._begin
+
+    async def forgetful(self: Ledger, *args: Any) -> Begun:
+        begun = await begin(self, *args)
+        return replace(begun, state="executing", attempt=begun.attempt + 1) if begun.state != "executing" else begun
+
+    Ledger._begin = forgetful  # type: ignore[method-assign]
+
+
+async def migrated(runtime: Runtime, order: Order, directory: Path) -> bool:
+    """Nothing more than what opening a runtime does."""
+    return True
+
+
+async def ask(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
+    """Invoke, and say how the run stands."""
+    result = await runtime.ainvoke(
+        order["request"],
+        thread_id=order["thread"],
+        documents=order.get("documents"),
+        model=order.get("model"),
+        reports_dir=order.get("reports_dir"),
+    )
+    return _told(result)
+
+
+async def resume(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
+    """Resume with the order's `answer` (keywords of `aresume`), and say how the run stands."""
+    who = Principal.vouched(order.get("as", "approver@example.com"))
+    return _told(await runtime.aresume(order["thread"], **order.get("answer", {}), as_=who))
+
+
+async def ask_many(runtime: Runtime, order: Order, directory: Path) -> list[list[str]]:
+    """Invoke the same request on each of `threads`: [thread, the id of its approval]."""
+    results = [await runtime.ainvoke(order["request"], thread_id=thread) for thread in order["threads"]]
+    return [[one.thread_id, one.approvals[0].id] for one in results]
+
+
+async def decide(runtime: Runtime, order: Order, directory: Path) -> None:
+    """Decide `approval` by `verb` and drive nothing."""
+    await runtime.adecide(order["approval"], Said(order["verb"]), as_=Principal.vouched("approver@example.com"))
+
+
+async def look(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
+    """See `picture`."""
+    return await picture(runtime, order["thread"])
+
+
+async def carry_on(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
+    """After a crash: look, resume, approve what waits, and say what was seen before and after."""
+    thread = order["thread"]
+    before = await picture(runtime, thread)
+    result = await runtime.aresume(thread)
+    asked = [one.id for one in result.approvals]
+    approver = Principal.vouched("approver@example.com")
+    while result.status == "waiting":
+        result = await runtime.aresume(thread, approve=result.approvals[0].id, as_=approver)
+    return {"before": before, "asked": asked, "end": _told(result), "after": await picture(runtime, thread)}
+
+
+async def picture(runtime: Runtime, thread: str) -> dict[str, Any]:
+    """Everything that is known of a thread: its rows, and its state as LangGraph shows it."""
+    store = runtime.store
+    state = await runtime.astate(thread)
+    known = await store.threads.get(thread)
+    return {
+        "status": str(known.status),
+        "messages": [
+            {"type": one.type, "id": one.id, "tool_call_id": getattr(one, "tool_call_id", None), "text": str(one.text)}
+            for one in state.values.get("messages", ())
+        ],
+        "operations": {
+            one.id: {
+                "kind": one.kind,
+                "name": one.name,
+                "namespace": one.namespace,
+                "turn": one.turn,
+                "state": one.state,
+                "attempts": one.attempts,
+            }
+            for one in await store.operations.list(thread)
+        },
+        "attempts": [[one.operation_id, one.number, one.state] for one in await store.operations.attempts(thread)],
+        "approvals": {one.id: one.state for one in await store.approvals.list(thread_id=thread, state=None)},
+        "questions": {
+            one.value["approval"]["id"]: one.id
+            for one in state.interrupts
+            if isinstance(one.value, dict) and "approval" in one.value
+        },
+    }
+
+
+async def race(runtime: Runtime, order: Order, directory: Path) -> list[dict[str, Any]]:
+    """Answer one thread after the other with `verb`, each at the moment when the other process does."""
+    told = []
+    for number, (thread, approval) in enumerate(order["threads"]):
+        await _meet(directory, order["verb"], order["other"], number)
+        try:
+            result = await runtime.aresume(
+                thread, **{order["verb"]: approval}, as_=Principal.vouched(f"{order['verb']}r@example.com")
+            )
+        except errors.AlreadyDecided as error:
+            told.append({"lost": str(error), "decision": error.decision, "by": error.by})
+        else:
+            told.append({"won": True, **_told(result)})
+    return told
+
+
+async def _meet(directory: Path, mine: str, other: str, number: int) -> None:
+    (directory / f"{mine}-{number}").touch()
+    await until(lambda: (directory / f"{other}-{number}").exists())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError("what this process waited for did not come")
+        await asyncio.sleep(0)
+
+
+def _told(result: Result) -> dict[str, Any]:
+    return {
+        "status": str(result.status),
+        "reason": result.reason,
+        "outcome": result.outcome,
+        "approvals": [{"id": one.id, "arguments": dict(one.arguments)} for one in result.approvals],
+    }
+
+
+JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
+    "migrated": migrated,
+    "ask": ask,
+    "ask_many": ask_many,
+    "resume": resume,
+    "decide": decide,
+    "look": look,
+    "carry_on": carry_on,
+    "race": race,
+}
