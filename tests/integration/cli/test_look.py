@@ -78,7 +78,8 @@ def test_nothing_that_is_shown_can_move_the_cursor(cli: Any, documents: Path) ->
     asked = cli("run", request, "--docs", str(documents), "--thread", "t")
     for shown in (asked.out, cli("show", "t").out, cli("approvals").out):
         assert re.search("[\x1b\r\u202e]", shown) is None
-    assert r"notices \x1b[2K\r\u202eevil" in asked.out
+    assert r"notices \x1b[2K" in asked.out
+    assert r"\u202eevil" in asked.out
 
 
 def test_the_doctor_finds_a_healthy_database(cli: Any, database_url: str) -> None:
@@ -212,7 +213,8 @@ def test_wrong_usage_is_one_sentence(cli: Any, arguments: list[str], sentence: s
 def test_help_and_version_need_neither_langgraph_nor_a_database(script: Any) -> None:
     program = (
         "import sys; from standfast.graph.cli.app import run_app\n"
-        "codes = [run_app(line) for line in ([], ['--version'], ['run', '--help'], ['db'], ['db', 'status', '--json'])]\n"
+        "lines = ([], ['--version'], ['run', '--help'], ['db'], ['db', 'status', '--json'])\n"
+        "codes = [run_app(line) for line in lines]\n"
         "print(codes, [name for name in ('langgraph', 'langchain_core', 'openai') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -232,11 +234,7 @@ def test_a_pipe_that_closes_early_and_a_plain_terminal_are_quiet(
         check=False,
     )
     assert (piped.returncode, piped.stdout, piped.stderr) == (0, "{\n", "")
-    ascii_only = script(
-        "edit",
-        "x",
-        "--set",
-        "é=ü",
-        env={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "NO_COLOR": "1"},
-    )
-    assert (ascii_only.code, ascii_only.err.startswith("standfast: there is no approval 'x'")) == (2, True)
+    narrow = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    ascii_only = script("edit", "größe", "--set", "title=ü", env=narrow)
+    assert (ascii_only.code, ascii_only.out) == (2, "")
+    assert ascii_only.err.startswith("standfast: there is no approval 'gr")

@@ -44,9 +44,7 @@ def test_the_first_line_of_the_readme_stops_at_the_approval_and_any_folder_answe
     assert list(elsewhere.iterdir()) == []
 
 
-def test_json_is_one_object_and_nothing_else_on_stdout(
-    cli: Any, propose: Callable[[str], str], documents: Path
-) -> None:
+def test_json_is_one_object_and_nothing_else_on_stdout(cli: Any, documents: Path) -> None:
     done = cli("run", "Find what must be retained and publish a report", "--docs", str(documents), "--json")
     assert done.code == 3
     assert done.json.keys() >= {"thread_id", "run_id", "status", "outcome", "approvals", "usage"}
