@@ -2,7 +2,8 @@
 
 An order: `job`, `url` of the database, `thread`; `kill` as [point, n] for a SIGKILL at the n-th time that the
 point of `standfast.checkpoint.crashpoints` is reached; `forgetful` takes the ledger's memory out; `env` goes
-into the environment; `scripted` uses the scripted model instead of the one named by `model`.
+into the environment; `scripted` uses the scripted model instead of the one named by `model`, and if it is "nested"
+an agent whose specialist may act.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from standfast.checkpoint.operations import Begun
 from standfast.graph import Principal, Result, Runtime, build_agent
 from standfast.graph.door import Said
 from standfast.tools.ledger import Ledger
+from tests.crash.support.nested_agent import nested_agent
 from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
 
 Order = Mapping[str, Any]
@@ -38,7 +40,13 @@ def work(order: Order, directory: Path) -> Any:
         _forget()
 
     async def run() -> Any:
-        graph = build_agent(model=ScriptedModel(), operations=OPERATIONS) if order.get("scripted") else build_agent()
+        match order.get("scripted"):
+            case None:
+                graph = build_agent()
+            case "nested":
+                graph = nested_agent()
+            case _:
+                graph = build_agent(model=ScriptedModel(), operations=OPERATIONS)
         async with Runtime(graph, database_url=order["url"], lease_seconds=LEASE_SECONDS) as runtime:
             return await JOBS[order["job"]](runtime, order, directory)
 
