@@ -46,6 +46,7 @@ StandfastError
 │   └── ModelFailed                 the model did not answer, after the attempts it is given (transient)
 └── UsageError                      the API is used in a way that cannot work
     ├── RuntimeClosed
+    ├── WaitRefused                 a wait in an operation that must not be called twice
     └── WrongLoop                   a handle used from another event loop, or a blocking call inside one
 
 A message says what happened, to what, and what to do next. Nobody matches on messages: `transient` says
@@ -268,6 +269,10 @@ class UsageError(StandfastError):
 
 class RuntimeClosed(UsageError):
     """The runtime has been closed."""
+
+
+class WaitRefused(UsageError):
+    """An operation that must not be called twice cannot wait: after a wait it would be called again."""
 
 
 class WrongLoop(UsageError):

@@ -61,14 +61,15 @@ class Waits:
     ) -> bool:
         """Write the waits and give the lease up; False if something came meanwhile (the lease is kept)."""
         params: dict[str, Any] = {"thread": lease.thread_id, "epoch": lease.epoch, "run": run_id}
+        names = [one.name for one in open_waits if one.kind == "event"]
 
         async def work(conn: Connection) -> bool:
-            await conn.execute(_SQL["fence"], params)
+            await conn.execute(_SQL["begin"], {**params, "names": names})
             for wait in open_waits:
                 await conn.execute(_SQL["put"], {**params, **self._row(lease.thread_id, wait)})
             await conn.execute(_SQL["withdraw"], {**params, "listed": [one.id for one in open_waits]})
             await conn.execute(_SQL["settle"], params)
-            if any(one.kind == "event" for one in open_waits):
+            if names:
                 await conn.execute(_SQL["match"], params)
             for statement, values in riders:
                 await conn.execute(statement, values)

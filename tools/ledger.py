@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -48,6 +49,19 @@ class Again:
 EffectFunction = Callable[[int, Any], Awaitable[Any]]
 
 
+_called_once: ContextVar[str | None] = ContextVar("standfast.called_once", default=None)
+
+
+def refuse_to_wait() -> None:
+    """Raise `WaitRefused` inside an operation that must not be called twice: after a wait it would be."""
+    name = _called_once.get()
+    if name is not None:
+        raise errors.WaitRefused(
+            f"operation {name!r} is at_most_once and cannot wait: it would be called again from its top; "
+            "wait in a node or in an operation before it"
+        )
+
+
 class Ledger:
     """Executes calls for one drive."""
 
@@ -79,17 +93,25 @@ class Ledger:
             return _recorded(begun)
         reach("operation.begun")
         self._lease.require()
+        once = policy.effect is Effect.AT_MOST_ONCE
+        mark = _called_once.set(call.name if once else None)
         try:
             async with asyncio.timeout(policy.timeout):
                 result = await effect(begun.attempt, None)
         except errors.LeaseLost:
             raise
-        except GraphBubbleUp:
+        except GraphBubbleUp as question:
+            if once:
+                message = f"{type(question).__name__}: it asked in the middle, and must not be called again"
+                await self._finish(call, begun.attempt, "unknown", None, FailureClass.UNKNOWN, message)
+                return Outcome("unknown", None, FailureClass.UNKNOWN, message, begun.attempt)
             # The operation waits for an event or a time. It is called again from its top when that has come.
             await self._finish(call, begun.attempt, "planned", None, None, "waiting")
             raise
         except Exception as error:  # noqa: BLE001 - whatever an operation raises is its failure, not ours
             return await self._failed(call, policy, begun.attempt, error)
+        finally:
+            _called_once.reset(mark)
         reach("operation.done" if call.kind == "tool" else "model.called")
         try:
             sealed = self._operations.seal_result(self._lease, call.id, result)

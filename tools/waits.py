@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 import rfc8785
@@ -21,9 +21,11 @@ from langgraph.types import interrupt
 from standfast.checkpoint import errors
 from standfast.checkpoint.events import Event
 from standfast.tools.drive import drive_of
+from standfast.tools.ledger import refuse_to_wait
 
 KEY: Final = "standfast.waits"
 Seconds = float | timedelta
+_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)  # what both Python and Postgres can hold, in every time zone
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,16 @@ def timer(*, until: datetime | None = None, for_: Seconds | None = None) -> Time
     """A timer for `first_of` and `all_of`. Raises `InvalidRequest`."""
     if (until is None) == (for_ is None):
         raise errors.InvalidRequest("a timer takes either until= or for_=")
-    if until is not None and until.tzinfo is None:
-        raise errors.InvalidRequest("until= needs a time zone: a local time means another moment on every machine")
-    after = None if for_ is None else _duration(for_, "for_")
-    return TimerWait(until, after)
+    if for_ is not None:
+        return TimerWait(after=_duration(for_, "for_"))
+    if not isinstance(until, datetime) or until.utcoffset() is None:
+        raise errors.InvalidRequest(
+            f"until= is a datetime with a time zone, not {until!r}: a local time means another moment elsewhere"
+        )
+    try:
+        return TimerWait(until.astimezone(UTC))
+    except OverflowError as error:
+        raise errors.InvalidRequest(f"until= is out of range: {until!r}") from error
 
 
 def event(name: str, *, match: Any = None, timeout: Seconds | None = None) -> EventWait:
@@ -71,7 +79,10 @@ def event(name: str, *, match: Any = None, timeout: Seconds | None = None) -> Ev
 
 
 async def sleep(*, until: datetime | None = None, for_: Seconds | None = None) -> None:
-    """Wait for a time, in seconds or as a moment with a time zone. Nothing is held meanwhile."""
+    """Wait for a time, in seconds or as a moment with a time zone. Nothing is held meanwhile.
+
+    Raises `InvalidRequest`, and `WaitRefused` in an operation that must not be called twice; so do all waits.
+    """
     await first_of(timer(until=until, for_=for_))
 
 
@@ -96,8 +107,8 @@ async def all_of(*waits: TimerWait | EventWait) -> list[Ended]:
 
 def event_name(name: str) -> str:
     """A usable event name. Raises `InvalidRequest`."""
-    if not name or len(name) > 255 or not name.isprintable():
-        raise errors.InvalidRequest(f"an event's name has 1 to 255 printable characters: {name[:40]!r}")
+    if not isinstance(name, str) or not name or len(name) > 255 or not name.isprintable():
+        raise errors.InvalidRequest(f"an event's name and id have 1 to 255 printable characters, not {name!r:.60}")
     return name
 
 
@@ -117,6 +128,7 @@ def digest_of(value: Any, what: str) -> str:
 async def _wait(waits: Sequence[TimerWait | EventWait], quorum: Literal["first", "all"]) -> list[Ended | None]:
     if not waits:
         raise errors.InvalidRequest("there is nothing to wait for; give at least one wait")
+    refuse_to_wait()
     now = await drive_of(get_config()).clock()
     answer = interrupt({KEY: {"quorum": quorum, "waits": [_described(one, now) for one in waits]}})
     return _ended(answer)
@@ -124,10 +136,23 @@ async def _wait(waits: Sequence[TimerWait | EventWait], quorum: Literal["first",
 
 def _described(wait: TimerWait | EventWait, now: datetime) -> dict[str, Any]:
     if isinstance(wait, TimerWait):
-        until = wait.until or now + (wait.after or timedelta())
-        return {"kind": "timer", "name": None, "match": None, "until": until}
-    latest = None if wait.timeout is None else now + wait.timeout
+        until = _later(now, wait.after or timedelta()) if wait.until is None else max(wait.until, now)
+        return {"kind": "timer", "name": None, "match": None, "until": _within(until)}
+    latest = None if wait.timeout is None else _later(now, wait.timeout)
     return {"kind": "event", "name": wait.name, "match": match_digest(wait.match), "until": latest}
+
+
+def _later(now: datetime, by: timedelta) -> datetime:
+    try:
+        return _within(now + by)
+    except OverflowError as error:
+        raise errors.InvalidRequest(f"a wait of {by} ends after the last day that can be stored") from error
+
+
+def _within(moment: datetime) -> datetime:
+    if moment > _LATEST:
+        raise errors.InvalidRequest(f"a wait until {moment} ends after the last day that can be stored")
+    return moment
 
 
 def _ended(answer: Any) -> list[Ended | None]:
@@ -141,7 +166,10 @@ def _ended(answer: Any) -> list[Ended | None]:
 
 
 def _duration(value: Seconds, what: str) -> timedelta:
-    duration = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    try:
+        duration = value if isinstance(value, timedelta) else timedelta(seconds=value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise errors.InvalidRequest(f"{what} must be seconds or a timedelta, not {value!r}") from error
     if duration < timedelta(0):
         raise errors.InvalidRequest(f"{what} must not be negative, not {value}")
     return duration

@@ -4,6 +4,8 @@
 -- thread may have something due; with all jobs lost the sweep rings again. Every function that makes a thread due
 -- first updates its row and then rings: a worker that answers the bell too early waits for that row.
 --
+-- Who changes the waits of a thread locks in this order: names of events, approvals, the thread's row, its waits.
+--
 -- events is global (an event is for whichever threads wait for it); run_events leads with thread_id.
 
 alter table runs drop constraint runs_state_check;
@@ -28,7 +30,7 @@ alter table waits add column until timestamptz;         -- absolute: a crash doe
 alter table waits add column event_seq bigint;
 create index waits_for_events on waits (name) where state = 'open' and kind = 'event';
 create index waits_until on waits (thread_id, until) where state = 'open' and until is not null;
-create index waits_consumed on waits (thread_id, event_seq) where event_seq is not null;
+create index waits_consumed on waits (event_seq, thread_id) where event_seq is not null;
 
 create table events (
     seq        bigint generated always as identity primary key,
@@ -97,9 +99,9 @@ end $$;
 
 create or replace function wake_for_approval_1(thread text, approval text, who text) returns void
 language sql as $$
+    select wake_1(thread);
     update waits set state = 'answered', answered_by = who, ended_at = standfast.now()
      where thread_id = thread and approval_id = approval and state = 'open';
-    select wake_1(thread);
 $$;
 
 create or replace function answer_1(thread text, wait text, in_answer bytea, who text)
@@ -107,6 +109,7 @@ returns table (verdict text, answered_by text) language plpgsql as $$
 declare
     w waits%rowtype;
 begin
+    perform 1 from threads where id = thread for no key update;
     select * into w from waits where thread_id = thread and id = wait and kind = 'question' for update;
     if not found then
         return query select 'unknown', null::text;
@@ -170,9 +173,9 @@ begin
     if new_state <> 'needs_attention' then
         update approvals set state = 'withdrawn', decided_at = standfast.now()
          where thread_id = thread and state = 'open';
+        update threads set cancel_requested_at = null where id = thread;
         update waits set state = 'withdrawn', ended_at = standfast.now()
          where thread_id = thread and state = 'open';
-        update threads set cancel_requested_at = null where id = thread;
         update runs set state = 'open' where thread_id = thread and id = (
             select id from runs where thread_id = thread and state = 'queued' order by number limit 1)
         returning id into next_run;
@@ -283,13 +286,15 @@ begin
 end $$;
 
 -- Threads that nobody drives and that have something due, or whose driver has died, of these graphs (graph@version).
+-- The time is taken once, by a subquery: only so do the partial indexes bound what is read.
 create function overdue_1(graphs text[], most integer) returns table (id text) language sql stable as $$
     (select t.id from threads t
-      where t.due_at <= standfast.now() and t.lease_holder is null and t.graph || '@' || t.version = any(graphs)
+      where t.due_at <= (select standfast.now()) and t.lease_holder is null
+        and t.graph || '@' || t.version = any(graphs)
       order by t.due_at limit most)
     union all
     (select t.id from threads t
-      where t.lease_holder is not null and t.lease_expires_at < standfast.now()
+      where t.lease_holder is not null and t.lease_expires_at < (select standfast.now())
         and t.graph || '@' || t.version = any(graphs)
       order by t.lease_expires_at limit most);
 $$;
@@ -315,6 +320,7 @@ declare
     w record;
 begin
     perform assert_lease_1(thread, held);
+    perform 1 from threads where id = thread for no key update;
     for w in select id from waits
               where thread_id = thread and state = 'open' and until <= standfast.now() order by until, position
     loop
@@ -322,25 +328,37 @@ begin
     end loop;
 end $$;
 
--- Look for an event that came before its wait. Emitters of the name are kept out until this transaction ends, so
--- that either they see the wait or the wait sees their event.
+-- The locks of a thread that is about to wait for events of these names. Emitters of the names are kept out until
+-- this transaction ends, so that either they see the wait or the wait sees their event.
+create function begin_park_1(thread text, held bigint, names text[]) returns void language plpgsql as $$
+declare
+    name text;
+begin
+    for name in select distinct t.tenant || ':' || n.name from unnest(names) as n (name), threads t
+                 where t.id = thread order by 1
+    loop
+        perform pg_advisory_xact_lock_shared(hashtextextended('event:' || name, 0));
+    end loop;
+    perform assert_lease_1(thread, held);
+    perform 1 from threads where id = thread for no key update;
+end $$;
+
+-- Look for events that came before their waits, each once for each thread. One that came too late does not count.
 create function match_waits_1(thread text) returns void language plpgsql as $$
 declare
     w record;
     found_seq bigint;
 begin
-    for w in select distinct waits.name, tenant from waits join threads on threads.id = waits.thread_id
-              where thread_id = thread and state = 'open' and kind = 'event' order by 1
-    loop
-        perform pg_advisory_xact_lock_shared(hashtextextended('event:' || w.tenant || ':' || w.name, 0));
-    end loop;
-    for w in select waits.id, waits.name, waits.match, tenant
+    for w in select waits.id, waits.name, waits.match, waits.until, tenant
                from waits join threads on threads.id = waits.thread_id
-              where thread_id = thread and state = 'open' and kind = 'event' order by opened_at, position
+              where thread_id = thread and state = 'open' and kind = 'event' order by opened_at, interrupt_id, position
     loop
+        -- The first of several may have ended in an earlier round of this loop.
+        perform 1 from waits where thread_id = thread and id = w.id and state = 'open';
+        continue when not found;
         select e.seq into found_seq from events e
          where e.tenant = w.tenant and e.name = w.name and (w.match is null or e.match = w.match)
-           and e.expires_at > standfast.now()
+           and e.expires_at > standfast.now() and (w.until is null or e.emitted_at <= w.until)
            and not exists (select 1 from waits c where c.thread_id = thread and c.event_seq = e.seq)
          order by e.seq limit 1;
         if found then
@@ -358,7 +376,8 @@ returns table (verdict text, woken integer) language plpgsql as $$
 declare
     known events%rowtype;
     new_seq bigint;
-    w record;
+    waiting text;
+    chosen text;
     count_woken integer := 0;
 begin
     perform pg_advisory_xact_lock(hashtextextended('event_id:' || in_tenant || ':' || in_id, 0));
@@ -373,17 +392,22 @@ begin
     values (in_tenant, in_id, in_name, in_match, in_digest, in_payload, who,
             standfast.now() + make_interval(secs => ttl))
     returning seq into new_seq;
-    -- One wait of each question: a race that lists the same event twice is won by its first.
-    for w in select distinct on (waits.thread_id, waits.interrupt_id) waits.thread_id, waits.id
-               from waits join threads on threads.id = waits.thread_id
-              where waits.state = 'open' and waits.kind = 'event' and waits.name = in_name
-                and tenant = in_tenant and (waits.match is null or waits.match = in_match)
-                and (waits.until is null or waits.until > standfast.now())
-              order by waits.thread_id, waits.interrupt_id, waits.position
+    -- One wait of each thread: the one that began first.
+    for waiting in select distinct w.thread_id from waits w join threads t on t.id = w.thread_id
+                    where w.state = 'open' and w.kind = 'event' and w.name = in_name and t.tenant = in_tenant
+                      and (w.match is null or w.match = in_match)
+                    order by 1
     loop
-        perform end_wait_1(w.thread_id, w.id, 'answered', new_seq);
-        perform wake_1(w.thread_id);
-        count_woken := count_woken + 1;
+        perform 1 from threads where id = waiting for no key update;
+        select w.id into chosen from waits w
+         where w.thread_id = waiting and w.state = 'open' and w.kind = 'event' and w.name = in_name
+           and (w.match is null or w.match = in_match) and (w.until is null or w.until > standfast.now())
+         order by w.opened_at, w.interrupt_id, w.position limit 1;
+        if found then
+            perform end_wait_1(waiting, chosen, 'answered', new_seq);
+            perform wake_1(waiting);
+            count_woken := count_woken + 1;
+        end if;
     end loop;
     return query select 'emitted', count_woken;
 end $$;

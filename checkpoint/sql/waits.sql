@@ -1,5 +1,5 @@
--- name: fence
-select assert_lease_1(%(thread)s, %(epoch)s)
+-- name: begin
+select begin_park_1(%(thread)s, %(epoch)s, %(names)s)
 
 -- name: put
 insert into waits (thread_id, id, run_id, kind, approval_id, node, request, interrupt_id, position, quorum, name,
