@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
-from collections.abc import AsyncIterator
-from typing import Final
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
 
 import psycopg
 
@@ -22,50 +22,92 @@ from standfast.checkpoint.run_events import RunEvents
 POLL_SECONDS: Final = 0.5
 _FOLLOWED_SECONDS: Final = 30.0
 _LOG = logging.getLogger("standfast.listener")
+T = TypeVar("T")
+
+
+@dataclass
+class _Followed:
+    """One thread that somebody waits for."""
+
+    readers: int = 0
+    changes: int = 0
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def change(self) -> None:
+        self.changes += 1
+        self.changed.set()
+        self.changed = asyncio.Event()
 
 
 class Listener:
-    """Wakes those who wait for a thread. The connection exists only while somebody waits."""
+    """Wakes those who wait for a thread, and lets them look together. It is connected only while somebody waits."""
 
     def __init__(self, database: Database, run_events: RunEvents) -> None:
         self._database = database
         self._run_events = run_events
-        self._waiting: Counter[str] = Counter()
-        self._changed: dict[str, asyncio.Event] = {}
+        self._followed: dict[str, _Followed] = {}
+        self._looks: dict[Hashable, asyncio.Task[Any]] = {}
+        self._one_look = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     @contextlib.asynccontextmanager
     async def following(self, thread_id: str) -> AsyncIterator[None]:
         """Within it `wait` is woken by changes of the thread."""
-        self._waiting[thread_id] += 1
-        self._changed.setdefault(thread_id, asyncio.Event())
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._listen())
-        if self._waiting[thread_id] == 1:
-            await self._run_events.follow([thread_id], seconds=_FOLLOWED_SECONDS)
+        followed = self._followed.setdefault(thread_id, _Followed())
+        followed.readers += 1
         try:
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._listen())
+            if followed.readers == 1:
+                await self._run_events.follow([thread_id], seconds=_FOLLOWED_SECONDS)
             yield
         finally:
-            self._waiting[thread_id] -= 1
-            if not self._waiting[thread_id]:
-                del self._waiting[thread_id], self._changed[thread_id]
+            followed.readers -= 1
+            if not followed.readers:
+                del self._followed[thread_id]
 
-    async def wait(self, thread_id: str) -> None:
-        """Return when the thread has changed, or after `POLL_SECONDS`."""
-        changed = self._changed[thread_id]
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(POLL_SECONDS):
-                await changed.wait()
-        changed.clear()
+    def seen(self, thread_id: str) -> int:
+        """How often the thread has changed: to be asked before looking at its rows, and given to `wait`."""
+        return self._followed[thread_id].changes
+
+    async def wait(self, thread_id: str, seen: int) -> None:
+        """Return when the thread has changed since `seen`, or after `POLL_SECONDS`."""
+        followed = self._followed[thread_id]
+        if followed.changes == seen:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(POLL_SECONDS):
+                    await followed.changed.wait()
+
+    async def look(self, at: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        """What `read` returns. Those who look at the same share one look, and only one is under way in a process.
+
+        So hundreds of readers take one connection of the pool, and none from a drive for long.
+        """
+        task = self._looks.get(at)
+        if task is None:
+            task = self._looks[at] = asyncio.create_task(self._look(read))
+            task.add_done_callback(lambda done: self._looked(at, done))
+        return await asyncio.shield(task)  # type: ignore[no-any-return]
+
+    def _looked(self, at: Hashable, done: asyncio.Task[Any]) -> None:
+        del self._looks[at]
+        if not done.cancelled():
+            done.exception()  # those who still wait raise it; they may all have gone
+
+    async def _look(self, read: Callable[[], Awaitable[T]]) -> T:
+        async with self._one_look:
+            return await read()
 
     async def close(self) -> None:
         """Stop listening."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        tasks = [*self._looks.values(), *([] if self._task is None else [self._task])]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def _listen(self) -> None:
-        while self._waiting:
+        while self._followed:
             try:
                 async with await connect(self._database.conninfo) as conn:
                     await conn.execute("listen standfast_threads")
@@ -77,13 +119,13 @@ class Listener:
     async def _hear(self, conn: Connection) -> None:
         loop = asyncio.get_running_loop()
         renewed = loop.time()
-        while self._waiting:
+        while self._followed:
             async for note in conn.notifies(timeout=_FOLLOWED_SECONDS / 10):
-                changed = self._changed.get(note.payload)
-                if changed is not None:
-                    changed.set()
+                followed = self._followed.get(note.payload)
+                if followed is not None:
+                    followed.change()
                 if loop.time() - renewed > _FOLLOWED_SECONDS / 3:
                     break
             if loop.time() - renewed > _FOLLOWED_SECONDS / 3:
                 renewed = loop.time()
-                await self._run_events.follow(list(self._waiting), seconds=_FOLLOWED_SECONDS)
+                await self._run_events.follow(list(self._followed), seconds=_FOLLOWED_SECONDS)

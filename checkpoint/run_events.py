@@ -47,21 +47,21 @@ class RunEvents:
         self._database = database
         self._sealer = sealer
 
+    def seal(self, thread_id: str, run_id: str, event: RunEvent) -> bytes | None:
+        """The event's data as it is stored. Raises `UnstorableValue`."""
+        if event.data is None:
+            return None
+        return self._sealer.seal(event.data, at=("run_events", thread_id, run_id, str(event.seq)), where="event")
+
     def append(
-        self, thread_id: str, run_id: str, epoch: int, events: Sequence[RunEvent]
+        self, thread_id: str, run_id: str, epoch: int, events: Sequence[tuple[RunEvent, bytes | None]]
     ) -> tuple[bytes, tuple[Any, ...]]:
-        """The statement that appends these events, to be sent in a fenced transaction."""
-        datas = [
-            None
-            if one.data is None
-            else self._sealer.seal(one.data, at=("run_events", thread_id, run_id, str(one.seq)), where="event")
-            for one in events
-        ]
+        """The statement that appends events with their sealed data, to be sent in a fenced transaction."""
         columns = (
-            [one.seq for one in events],
-            [one.kind for one in events],
-            ["/".join(one.path) for one in events],
-            datas,
+            [one.seq for one, _ in events],
+            [one.kind for one, _ in events],
+            ["/".join(one.path) for one, _ in events],
+            [data for _, data in events],
         )
         return _SQL["append"], (thread_id, run_id, epoch, *columns)
 

@@ -6,6 +6,7 @@ Invariant: what a reader sees depends on the run's stored events and on the numb
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Final
 
 from standfast.checkpoint import errors
@@ -28,12 +29,14 @@ async def follow_to_end(
     """
     async with listener.following(thread_id):
         while True:
-            if await _rests(store, thread_id, run_id):
+            seen = listener.seen(thread_id)
+            at = ("rests", thread_id, run_id, seen)
+            if await listener.look(at, lambda: _rests(store, thread_id, run_id)):
                 return False
-            known = await store.threads.get(thread_id)
+            known = await listener.look(("get", thread_id, seen), lambda: store.threads.get(thread_id))
             if graph is not None and known.graph == graph and known.status is Status.QUEUED:
                 return True
-            await listener.wait(thread_id)
+            await listener.wait(thread_id, seen)
 
 
 async def follow_events(
@@ -44,16 +47,22 @@ async def follow_events(
         after = max(0, await store.run_events.last(thread_id, run_id) + after)
     async with listener.following(thread_id):
         while True:
-            resting = await _rests(store, thread_id, run_id)  # looked at first: its last events come before it
-            page = await store.run_events.read(thread_id, run_id, after=after, limit=_PAGE)
-            for event in page:
+            seen, page = listener.seen(thread_id), partial(_page, store, thread_id, run_id, after)
+            events, resting = await listener.look(("events", thread_id, run_id, after, seen), page)
+            for event in events:
                 after = event.seq
                 yield event
-            if len(page) == _PAGE:
+            if len(events) == _PAGE:
                 continue
             if resting:
                 return
-            await listener.wait(thread_id)
+            await listener.wait(thread_id, seen)
+
+
+async def _page(store: Store, thread_id: str, run_id: str, after: int) -> tuple[list[RunEvent], bool]:
+    """The next events, and whether the run rests."""
+    resting = await _rests(store, thread_id, run_id)  # looked at first: its last events come before it
+    return await store.run_events.read(thread_id, run_id, after=after, limit=_PAGE), resting
 
 
 async def _rests(store: Store, thread_id: str, run_id: str) -> bool:

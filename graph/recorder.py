@@ -2,19 +2,21 @@
 
 Invariant: events get their numbers here, where the lease is held, and ride in the transaction of the next
 checkpoint, wait or end. Tokens wait for none: they are put together and go on their own after a moment. Whoever
-listens in this process hears of an event after its commit.
+listens in this process hears of an event after its commit. What cannot be stored is told of in its place: an event
+never fails the step that it tells of.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
 from standfast.checkpoint.database import Rider
-from standfast.checkpoint.errors import StandfastError
+from standfast.checkpoint.errors import StandfastError, UnstorableValue
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.run_events import RunEvent, RunEvents
 from standfast.checkpoint.threads import Run
@@ -24,6 +26,7 @@ _TOKEN_SECONDS: Final = 0.1
 _TOKEN_CHARACTERS: Final = 2000
 
 OnEvent = Callable[[RunEvent], None]
+_Stored = tuple[RunEvent, bytes | None]  # an event, and its sealed data
 
 
 class Recorder:
@@ -45,29 +48,48 @@ class Recorder:
         self._last = last
         self._flush = flush
         self._on_event = on_event
-        self._waiting: list[RunEvent] = []
-        self._sent: list[RunEvent] = []
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._waiting: list[_Stored] = []
+        self._sent: list[_Stored] = []
+        self._sent_to = last
         self._timer: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Task[None] | None = None
 
     def add(self, kind: str, path: tuple[str, ...] = (), data: Any = None) -> None:
-        """Record an event. A token of the same answer as the last one is joined to it."""
+        """Record an event, from any thread. A token of the same answer as the last one is joined to it."""
+        if threading.get_ident() != self._thread:  # a blocking operation tells of its progress
+            self._loop.call_soon_threadsafe(self.add, kind, path, data)
+            return
         if kind == TOKEN and self._joined(path, data):
             return
         self._last += 1
-        self._waiting.append(RunEvent(self._last, self._lease.epoch, kind, path, data, None))
+        self._waiting.append(self._stored(RunEvent(self._last, self._lease.epoch, kind, path, data, None)))
         if kind == TOKEN and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_TOKEN_SECONDS, self._flush_tokens)
+            self._timer = self._loop.call_later(_TOKEN_SECONDS, self._flush_tokens)
+
+    def _stored(self, event: RunEvent) -> _Stored:
+        # Sealed now: the node may go on to change what it has told. Tokens are texts, and may yet grow.
+        if event.kind == TOKEN:
+            return event, None
+        try:
+            return event, self._run_events.seal(self._run.thread_id, self._run.id, event)
+        except UnstorableValue as error:
+            event = replace(event, data={"unstorable": str(error)})
+            return event, self._run_events.seal(self._run.thread_id, self._run.id, event)
 
     def _joined(self, path: tuple[str, ...], data: Any) -> bool:
         if not self._waiting:
             return False
-        last = self._waiting[-1]
+        last, _ = self._waiting[-1]
         if last.kind != TOKEN or last.path != path or last.data["message"] != data["message"]:
             return False
-        if last.data["attempt"] != data["attempt"] or len(last.data["text"]) > _TOKEN_CHARACTERS:
+        # One that was sent may have been stored, though nobody has heard of it.
+        if last.seq <= self._sent_to or len(last.data["text"]) + len(data["text"]) > _TOKEN_CHARACTERS:
             return False
-        self._waiting[-1] = replace(last, data={**data, "text": last.data["text"] + data["text"]})
+        if last.data["attempt"] != data["attempt"]:
+            return False
+        self._waiting[-1] = replace(last, data={**data, "text": last.data["text"] + data["text"]}), None
         return True
 
     # -- what a transaction takes along
@@ -76,18 +98,25 @@ class Recorder:
         """The statement for all events that wait, to be sent in the next transaction."""
         if not self._waiting:
             return []
-        self._sent, self._waiting = self._waiting, []
-        return [self._run_events.append(self._run.thread_id, self._run.id, self._lease.epoch, self._sent)]
+        thread, run = self._run.thread_id, self._run.id
+        taken = [
+            (event, self._run_events.seal(thread, run, event) if event.kind == TOKEN else data)
+            for event, data in self._waiting
+        ]
+        self._sent, self._waiting, self._sent_to = taken, [], self._last
+        return [self._run_events.append(thread, run, self._lease.epoch, self._sent)]
 
     def restore(self) -> None:
         """That transaction did not happen."""
         self._waiting, self._sent = self._sent + self._waiting, []
+        if self._waiting and self._timer is None:
+            self._timer = self._loop.call_later(_TOKEN_SECONDS, self._flush_tokens)
 
     def stored(self) -> None:
         """That transaction is committed: show what it took."""
         sent, self._sent = self._sent, []
         if self._on_event is not None:
-            for event in sent:
+            for event, _ in sent:
                 self._on_event(event)
 
     @property
@@ -99,16 +128,19 @@ class Recorder:
 
     def _flush_tokens(self) -> None:
         self._timer = None
-        if self._waiting and (self._flusher is None or self._flusher.done()):
-            self._flusher = asyncio.get_running_loop().create_task(self._flush_quietly())
+        if self._flusher is not None and not self._flusher.done():  # a slow one: these go after it
+            self._timer = self._loop.call_later(_TOKEN_SECONDS, self._flush_tokens)
+        elif self._waiting:
+            self._flusher = self._loop.create_task(self._flush_quietly())
 
     async def _flush_quietly(self) -> None:
         with contextlib.suppress(StandfastError):  # the events were put back and ride with the next transaction
             await self._flush()
 
     async def close(self) -> None:
-        """No flush is under way or planned any more."""
+        """Wait for the flush under way; none is planned any more until the next token."""
         if self._timer is not None:
             self._timer.cancel()
+            self._timer = None
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
