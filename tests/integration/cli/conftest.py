@@ -62,20 +62,32 @@ class Script(Protocol):
 
 
 @pytest.fixture
-def environment(database_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The test's database and an empty folder, no key, and none of the developer's own settings."""
+def bare_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A database that is away and an empty folder, no key, and none of the developer's own settings."""
     for name in list(os.environ):
         if name.startswith(("STANDFAST_", "OPENAI_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("STANDFAST_DATABASE_URL", database_url)
+    monkeypatch.setenv("STANDFAST_DATABASE_URL", "postgresql://me:hunter2@127.0.0.1:1/db")
     monkeypatch.setenv("USER", "pat")
     monkeypatch.setenv("LOGNAME", "pat")
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def cli(environment: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
-    """Run a command line in this process."""
+def environment(bare_environment: None, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with the test's database."""
+    monkeypatch.setenv("STANDFAST_DATABASE_URL", database_url)
+
+
+@pytest.fixture
+def cli(environment: None, cli_alone: Cli) -> Cli:
+    """Run a command line in this process, on the test's database."""
+    return cli_alone
+
+
+@pytest.fixture
+def cli_alone(bare_environment: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Cli:
+    """Run a command line in this process, without a database."""
 
     def run(*arguments: str, stdin: bytes = b"") -> Done:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))

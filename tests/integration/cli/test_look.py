@@ -93,23 +93,23 @@ def test_the_doctor_finds_a_healthy_database(cli: Any, database_url: str) -> Non
 
 
 def test_the_doctor_names_what_is_broken_and_shows_no_password(
-    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli_alone: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "reports").touch()
     monkeypatch.setenv("STANDFAST_DATABASE_URL", "postgresql://me:hunter2@127.0.0.1:1/db")
     monkeypatch.setenv("STANDFAST_MODEL", "gpt")
-    done = cli("doctor")
+    done = cli_alone("doctor")
     assert done.code == 1
     assert ["server", "model", "reports"] == re.findall(r"^broken  (\w+)", done.out, re.MULTILINE)
     assert "hunter2" not in done.out + done.err
 
 
-def test_migrate_makes_the_schema_once(cli: Any, empty_database_url: str) -> None:
-    doctor = cli("doctor", "--database", empty_database_url, "--json").json
+def test_migrate_makes_the_schema_once(cli_alone: Any, empty_database_url: str) -> None:
+    doctor = cli_alone("doctor", "--database", empty_database_url, "--json").json
     assert "not there yet" in next(one["detail"] for one in doctor["checks"] if one["name"] == "schema")
-    first = cli("--database", empty_database_url, "migrate", "--json")
+    first = cli_alone("--database", empty_database_url, "migrate", "--json")
     assert (first.code, "001_foundation.sql" in first.json) == (0, True)
-    second = cli("migrate", "--database", empty_database_url)
+    second = cli_alone("migrate", "--database", empty_database_url)
     assert (second.code, second.out) == (0, "The schema is up to date.\n")
 
 
@@ -127,24 +127,24 @@ EVERY_COMMAND = (
 )
 
 
-def test_every_command_says_in_one_sentence_that_the_database_is_away(cli: Any) -> None:
+def test_every_command_says_in_one_sentence_that_the_database_is_away(cli_alone: Any) -> None:
     for command in EVERY_COMMAND:
-        done = cli(*command, "--database", "postgresql://me:hunter2@127.0.0.1:1/db")
+        done = cli_alone(*command)
         assert (done.code, done.out) == (1, ""), command
         assert "cannot connect to Postgres at 127.0.0.1:1/db" in done.err.splitlines()[-1]
         assert "hunter2" not in done.err
 
 
-@pytest.mark.parametrize("url", ["nonsense", "http://localhost/db", "postgresql://[::1/db", "", " "])
-def test_a_wrong_database_url_is_refused_in_one_sentence(cli: Any, url: str) -> None:
-    done = cli("threads", "--database", url)
-    assert done.code == 2
-    assert re.match("standfast: the database URL (cannot be read|is empty); write postgresql://", done.sentence)
+def test_a_wrong_database_url_is_refused_in_one_sentence(cli_alone: Any) -> None:
+    for url in ("nonsense", "http://localhost/db", "postgresql://[::1/db", "", " "):
+        done = cli_alone("threads", "--database", url)
+        assert done.code == 2, url
+        assert re.match("standfast: the database URL (cannot be read|is empty); write postgresql://", done.sentence)
 
 
-def test_a_wrong_setting_is_named(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_setting_is_named(cli_alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STANDFAST_POOL_SIZE", "many")
-    done = cli("threads")
+    done = cli_alone("threads")
     assert done.code == 2
     assert done.sentence.startswith("standfast: STANDFAST_POOL_SIZE is not usable: ")
 
@@ -187,30 +187,27 @@ def old_server() -> Iterator[str]:
     thread.join()
 
 
-def test_a_server_that_is_too_old_is_refused(cli: Any, old_server: str) -> None:
-    done = cli("threads", "--database", old_server)
+def test_a_server_that_is_too_old_is_refused(cli_alone: Any, old_server: str) -> None:
+    done = cli_alone("threads", "--database", old_server)
     assert done.code == 2
     assert re.search(r"Postgres 14 at .* is too old; Standfast needs 15 or newer", done.sentence)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
+def test_wrong_usage_is_one_sentence(cli_alone: Any) -> None:
+    for arguments, sentence in (
         (["frobnicate"], "No such command 'frobnicate'; see: standfast --help"),
         (["run"], "Missing argument 'REQUEST'; see: standfast run --help"),
         (["reject", "apr-1"], "Missing option '--reason'; see: standfast reject --help"),
         (["threads", "--limit", "0"], "Invalid value for '--limit': Input should be greater than or equal to 1"),
         (["db", "destroy"], "No such command 'destroy'; see: standfast db --help"),
         (["--database"], "Option '--database' requires an argument; see: standfast --help"),
-    ],
-)
-def test_wrong_usage_is_one_sentence(cli: Any, arguments: list[str], sentence: str) -> None:
-    done = cli(*arguments)
-    assert done.code == 2
-    assert done.sentence.startswith(f"standfast: {sentence}")
+    ):
+        done = cli_alone(*arguments)
+        assert done.code == 2, arguments
+        assert done.sentence.startswith(f"standfast: {sentence}"), arguments
 
 
-def test_help_and_version_need_neither_langgraph_nor_a_database(script: Any) -> None:
+def test_help_and_version_need_neither_langgraph_nor_a_database(bare_environment: None) -> None:
     program = (
         "import sys; from standfast.graph.cli.app import run_app\n"
         "lines = ([], ['--version'], ['run', '--help'], ['db'], ['db', 'status', '--json'])\n"

@@ -69,53 +69,49 @@ def test_a_request_comes_from_standard_input(cli: Any, documents: Path) -> None:
     assert shown.json["runs"][0]["request"] == "Publish a report on “notices”"
 
 
-@pytest.mark.parametrize(
-    ("stdin", "sentence"),
-    [
-        pytest.param(b"", "the request is empty; say what is wanted", id="empty"),
-        pytest.param(b" \n\t", "the request is empty; say what is wanted", id="blank"),
-        pytest.param(b"x" * 10_000_000, "is larger than 4,000,000 bytes", id="10 MB"),
-        pytest.param(b"x" * 1_000_001, "has 1,000,001 characters, at most 1,000,000", id="too long"),
-        pytest.param(b"publish\0a report", "has a NUL character at position 7", id="NUL"),
-        pytest.param(b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not UTF-8 text (at byte 8)", id="binary"),
-        pytest.param("für alle".encode("latin-1"), "is not UTF-8 text (at byte 1)", id="not UTF-8"),
-    ],
+BAD_REQUESTS = (
+    ("empty", b"", "the request is empty; say what is wanted"),
+    ("blank", b" \n\t", "the request is empty; say what is wanted"),
+    ("10 MB", b"x" * 10_000_000, "is larger than 4,000,000 bytes"),
+    ("too long", b"x" * 1_000_001, "has 1,000,001 characters, at most 1,000,000"),
+    ("NUL", b"publish\0a report", "has a NUL character at position 7"),
+    ("binary", b"\x7fELF\x02\x01\x01\x00\xff\xfe", "is not UTF-8 text (at byte 8)"),
+    ("not UTF-8", "für alle".encode("latin-1"), "is not UTF-8 text (at byte 1)"),
 )
-def test_a_bad_request_is_refused_in_one_sentence(cli: Any, count: Any, stdin: bytes, sentence: str) -> None:
-    before = count()
-    done = cli("run", "-", "--model", "offline", stdin=stdin)
-    assert done.code == 2
-    assert done.out == ""
-    assert sentence in done.err.splitlines()[-1]
-    assert done.err.splitlines()[-1].startswith("standfast: the request ")
-    assert before == count()
 
 
-@pytest.mark.parametrize(
-    ("thread", "sentence"),
-    [
-        pytest.param("", "must not be empty", id="empty"),
-        pytest.param("x" * 10_000, "at most 255 characters, not 10000", id="10 kB"),
-        pytest.param("a\0b", "must be printable", id="NUL"),
-        pytest.param("a\nb", "must be printable", id="line break"),
-        pytest.param(" a", "not begin or end with a space", id="space"),
-        pytest.param("a\udcff", "must be printable", id="not UTF-8"),
-    ],
+def test_a_bad_request_is_refused_in_one_sentence(cli: Any, count: Any) -> None:
+    for what, stdin, sentence in BAD_REQUESTS:
+        done = cli("run", "-", "--model", "offline", stdin=stdin)
+        assert (done.code, done.out) == (2, ""), what
+        assert done.err.splitlines()[-1].startswith("standfast: the request "), what
+        assert sentence in done.err.splitlines()[-1], what
+    assert set(count().values()) == {0}
+
+
+BAD_THREAD_IDS = (
+    ("empty", "", "must not be empty"),
+    ("10 kB", "x" * 10_000, "at most 255 characters, not 10000"),
+    ("NUL", "a\0b", "must be printable"),
+    ("line break", "a\nb", "must be printable"),
+    ("space", " a", "not begin or end with a space"),
+    ("not UTF-8", "a\udcff", "must be printable"),
 )
-def test_a_bad_thread_id_is_refused_everywhere(cli: Any, count: Any, thread: str, sentence: str) -> None:
-    before = count()
-    for command in (("run", "Publish a report", "--thread"), ("resume",), ("show",), ("cancel",)):
-        done = cli(*command, thread)
-        assert done.code == 2, command
-        assert sentence in done.sentence
-    assert before == count()
 
 
-@pytest.mark.parametrize("thread", [str(uuid.UUID(int=7)), "42", "größer/とても"])
-def test_uuids_numbers_and_any_script_are_thread_ids(cli: Any, documents: Path, thread: str) -> None:
-    done = cli("run", "Publish a report on notices", "--docs", str(documents), "--thread", thread, "--json")
-    assert (done.code, done.json["thread_id"]) == (3, thread)
-    assert cli("show", thread, "--json").json["thread_id"] == thread
+def test_a_bad_thread_id_is_refused_everywhere(cli_alone: Any) -> None:
+    for what, thread, sentence in BAD_THREAD_IDS:
+        for command in (["run", "Publish a report", "--thread"], ["resume"], ["show"], ["cancel"]):
+            done = cli_alone(*command, thread)
+            assert done.code == 2, (command, what)
+            assert sentence in done.sentence, (command, what)
+
+
+def test_uuids_numbers_and_any_script_are_thread_ids(cli: Any, documents: Path) -> None:
+    for thread in (str(uuid.UUID(int=7)), "42", "größer/とても"):
+        done = cli("run", "Publish a report on notices", "--docs", str(documents), "--thread", thread, "--json")
+        assert (done.code, done.json["thread_id"]) == (3, thread)
+        assert cli("show", thread, "--json").json["thread_id"] == thread
 
 
 def test_a_second_request_while_one_waits_names_the_line_that_carries_on(
@@ -201,18 +197,14 @@ def test_ones_own_graph_takes_fields_of_its_state(cli: Any, tmp_path: Path, monk
     assert "pat" == state["waits"][0]["answered_by"]
 
 
-@pytest.mark.parametrize(
-    ("graph", "sentence"),
-    [
+def test_a_graph_that_cannot_be_loaded_is_refused(cli_alone: Any) -> None:
+    for graph, sentence in (
         ("nonsense", "takes MODULE:ATTR"),
         ("no_such_module_here:graph", "there is no module 'no_such_module_here'"),
         ("json:nothing", "has no attribute 'nothing'"),
         ("json:loads", "calling it raised TypeError"),
         ("json:decoder", "is module, not a StateGraph"),
-    ],
-)
-def test_a_graph_that_cannot_be_loaded_is_refused(cli: Any, count: Any, graph: str, sentence: str) -> None:
-    done = cli("run", "Hello", "--graph", graph)
-    assert done.code == 2
-    assert sentence in done.sentence
-    assert count()["threads"] == 0
+    ):
+        done = cli_alone("run", "Hello", "--graph", graph)
+        assert done.code == 2, graph
+        assert sentence in done.sentence, graph
