@@ -6,17 +6,23 @@ select assert_lease_1(%s, %s)
 with fenced as materialized (
     select assert_lease_1(%(thread)b, %(epoch)b::bigint) as lease,
            case when %(check_head)b then assert_head_1(%(thread)b, %(namespace)b, %(parent)b, %(id)b, %(forked)b)
-           end as head),
+           end as head,
+           case when %(run)b::uuid is not null then append_events_1(
+               %(thread)b, %(run)b::uuid, %(epoch)b::bigint, %(seqs)b::int[], %(kinds)b::text[], %(paths)b::text[],
+               %(datas)b::bytea[])
+           end as events),
 writes as (
     insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
-    select %(thread)b, w.* from fenced, unnest(
-        %(write_namespaces)b::text[], %(write_checkpoints)b::text[], %(write_tasks)b::text[], %(write_paths)b::text[],
-        %(write_places)b::int[], %(write_channels)b::text[], %(write_types)b::text[], %(write_blobs)b::bytea[]) as w
+    select %(thread)b, w.key ->> 0, w.key ->> 1, w.key ->> 2, w.key ->> 3, (w.key ->> 4)::int, w.key ->> 5,
+           %(tag)b, w.blob
+      from fenced,
+           rows from (json_array_elements(%(write_keys)b), unnest(%(write_blobs)b::bytea[])) as w (key, blob)
     on conflict do nothing),
 blobs as (
     insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-    select %(thread)b, %(namespace)b, b.* from fenced, unnest(
-        %(channels)b::text[], %(versions)b::text[], %(types)b::text[], %(blobs)b::bytea[]) as b
+    select %(thread)b, %(namespace)b, b.key ->> 0, b.key ->> 1, %(tag)b, b.blob
+      from fenced,
+           rows from (json_array_elements(%(blob_keys)b), unnest(%(blobs)b::bytea[])) as b (key, blob)
     on conflict do nothing)
 insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)
 select %(thread)b, %(namespace)b, %(id)b, %(parent)b, %(checkpoint)b, %(metadata)b from fenced
