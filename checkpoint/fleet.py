@@ -12,9 +12,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.database import Database
-from standfast.checkpoint.lease import Lease, new_holder, seed_clock, worker_name
+import psycopg
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.database import Database, connect, describe
+from standfast.checkpoint.lease import Lease, claim_due
 from standfast.checkpoint.statements import statements
 
 _SQL = statements("fleet")
@@ -24,7 +26,7 @@ _FORGET_SECONDS: Final = 86_400.0
 
 @dataclass(frozen=True)
 class WorkerRow:
-    """A worker as its row tells. `silent_seconds` is how long ago it was last heard of."""
+    """A worker as its row tells. `silent_seconds` is how long ago it was last heard of; it may have died since."""
 
     id: str
     name: str
@@ -37,12 +39,13 @@ class WorkerRow:
 
 @dataclass(frozen=True)
 class Unserved:
-    """Due runs of a graph and version that no living worker serves."""
+    """Due runs of a graph and version that no living worker serves, and since when the oldest has been due."""
 
     graph: str
     version: str
     runs: int
     oldest: datetime
+    oldest_seconds: float
 
 
 @dataclass(frozen=True)
@@ -61,17 +64,9 @@ class Fleet:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def claim_due(self, thread_id: str, *, seconds: float) -> Lease | None:
-        """Take the lease of a thread that has something due, or None: nothing is due, or somebody drives it."""
-        holder = new_holder()
-        params = {"thread": thread_id, "holder": holder, "worker": worker_name(), "seconds": seconds}
-        row = await self._database.fetch_one(_SQL["claim_due"], params)
-        if row is None:
-            return None
-        seed_clock(row["head"])
-        lease = Lease(thread_id, row["epoch"], holder, seconds, row["head"], row["crashes"], row["cancel_requested"])
-        reach("lease.claimed")
-        return lease
+    async def claim_due(self, thread_id: str, *, seconds: float, worker: str) -> Lease | None:
+        """See `standfast.checkpoint.lease.claim_due`."""
+        return await claim_due(self._database, thread_id, seconds=seconds, worker=worker)
 
     async def sweep(self, graphs: Sequence[str], *, most: int = 200) -> list[str]:
         """Ring for overdue threads and for those whose driver has died; returns their ids."""
@@ -105,3 +100,20 @@ class Fleet:
         """Due runs that nobody comes for, by graph and version."""
         rows = await self._database.fetch(_SQL["unserved"], {"seconds": _DEAD_SECONDS})
         return [Unserved(**row) for row in rows]
+
+    async def trouble(self) -> str | None:
+        """Why statements of ours do not come back: the database is away, or somebody holds a lock. For people."""
+        try:
+            async with await connect(self._database.conninfo) as conn:
+                program = conn.info.get_parameters().get("application_name", "")
+                cursor = await conn.execute(_SQL["blockers"], {"program": program})
+                rows = await cursor.fetchall()
+        except (errors.StandfastError, psycopg.Error) as error:
+            return str(error)
+        if not rows:
+            return None
+        held = [f"backend {row['pid']} ({row['program']}, {row['state']} for {row['seconds']:.0f} s)" for row in rows]
+        return (
+            f"the database {describe(self._database.conninfo)} answers, but a lock of {' and '.join(held)} is in the "
+            "way; end that transaction, or its backend with pg_terminate_backend"
+        )

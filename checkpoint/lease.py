@@ -88,27 +88,40 @@ def new_holder() -> str:
 async def claim(database: Database, thread_id: str, *, seconds: float) -> Lease:
     """Take the lease of a thread that is free or whose lease has run out.
 
-    Raises `LeaseHeld` if another holds it, `UnknownThread` if there is no such thread. A stalled driver whose
-    transaction still holds the fence is given a second, then its connection is terminated by the server.
+    Raises `LeaseHeld` if another holds it, `UnknownThread` if there is no such thread.
     """
+    while True:
+        lease = await _take(database, _SQL["claim"], thread_id, seconds, worker_name())
+        if lease is not None:
+            return lease
+        await _raise_if_held(database, thread_id)
+
+
+async def claim_due(database: Database, thread_id: str, *, seconds: float, worker: str) -> Lease | None:
+    """Take the lease of a thread that has something due, or None: nothing is due, or somebody drives it."""
+    return await _take(database, _SQL["claim_due"], thread_id, seconds, worker)
+
+
+async def _take(database: Database, statement: bytes, thread_id: str, seconds: float, worker: str) -> Lease | None:
+    """Whoever holds the row in a stalled transaction is given a second, then the server ends his connection."""
     holder = new_holder()
-    params = {"thread": thread_id, "holder": holder, "worker": worker_name(), "seconds": seconds}
+    params = {"thread": thread_id, "holder": holder, "worker": worker, "seconds": seconds}
 
     async def work(conn: Connection) -> tuple[float, DictRow | None]:
         sent = time.monotonic()  # the lease runs from here at the earliest: a blocked claim takes its time
         unblocker = asyncio.create_task(_terminate_blockers(database.conninfo, conn.info.backend_pid))
         try:
-            return sent, await (await conn.execute(_SQL["claim"], params)).fetchone()
+            return sent, await (await conn.execute(statement, params)).fetchone()
         finally:
             unblocker.cancel()
             await asyncio.wait([unblocker])
 
     sent, row = await database.run(work)
-    while row is None or time.monotonic() - sent > seconds / 2:
+    while row is not None and time.monotonic() - sent > seconds / 2:
         # Held up, the claim has used up its own time: taken again by the same holder, it is renewed.
-        if row is None:
-            await _raise_if_held(database, thread_id)
         sent, row = await database.run(work)
+    if row is None:
+        return None
     seed_clock(row["head"])
     lease = Lease(thread_id, row["epoch"], holder, seconds, row["head"], row["crashes"], row["cancel_requested"], sent)
     reach("lease.claimed")
@@ -139,6 +152,23 @@ def claimed(thread_id: str, holder: str, seconds: float, epoch: int, head: str |
 async def release(database: Database, lease: Lease) -> None:
     """Give the lease up with the thread still due; a lease that is lost already is nobody's business."""
     await database.fetch(_SQL["release"], {"thread": lease.thread_id, "epoch": lease.epoch})
+
+
+async def leave(database: Database, lease: Lease) -> None:
+    """Give the lease up with nothing due; what has come meanwhile makes the thread due again."""
+    params = {"thread": lease.thread_id, "epoch": lease.epoch}
+    row = await database.fetch_one(_SQL["leave"], params)
+    if row is None or not row["left"]:
+        await release(database, lease)
+
+
+async def break_lease(database: Database, thread_id: str) -> str | None:
+    """Take a dead process's lease away and make the thread due; returns who held it, None if nobody did.
+
+    A holder that lives after all is fenced from here on: nothing more of it is written.
+    """
+    row = await database.fetch_one(_SQL["break"], {"thread": thread_id})
+    return None if row is None else str(row["worker"])
 
 
 async def _terminate_blockers(conninfo: str, pid: int) -> None:

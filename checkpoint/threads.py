@@ -168,10 +168,9 @@ class Threads:
         assert lease_seconds is not None
         return run, claimed(new.thread_id, holder, lease_seconds, row["epoch"], row["head"])
 
-    async def reopen(self, lease: Lease, run_id: str) -> None:
-        """A run that needed attention is driven again because somebody said so."""
-        params = {"thread": lease.thread_id, "epoch": lease.epoch, "run": run_id}
-        await self._database.fetch(_SQL["reopen"], params)
+    async def retry(self, thread_id: str) -> bool:
+        """Make a run that needs attention due again, because somebody said so; False if it does not need any."""
+        return await self._database.fetch_one(_SQL["retry"], {"thread": thread_id}) is not None
 
     async def take_due(self, lease: Lease) -> bool:
         """Mark what is due as seen; True if cancellation was asked for."""
@@ -182,7 +181,7 @@ class Threads:
     async def end(
         self,
         lease: Lease,
-        run_id: str,
+        run_id: str | None,
         state: str,
         *,
         reason: str | None = None,
@@ -192,7 +191,7 @@ class Threads:
         """End the run, withdraw what it still asks, give the lease up; the next queued run becomes due."""
         sealed = None
         if outcome is not None:
-            sealed = self._sealer.seal(outcome, at=("runs", lease.thread_id, run_id, "outcome"))
+            sealed = self._sealer.seal(outcome, at=("runs", lease.thread_id, str(run_id), "outcome"))
         params = {
             "thread": lease.thread_id,
             "epoch": lease.epoch,
@@ -215,11 +214,6 @@ class Threads:
         if row is None:
             raise errors.UnknownThread(f"there is no thread {thread_id!r}; see: standfast threads", thread_id=thread_id)
         return _thread(row)
-
-    async def list(self, *, limit: int = 50, before: datetime | None = None) -> list[Thread]:
-        """The threads that changed last, newest first, in pages: pass the last `updated_at` as `before`."""
-        rows = await self._database.fetch(_SQL["list"], {"limit": limit, "before": before})
-        return [_thread(row) for row in rows]
 
     async def run(self, thread_id: str, run_id: str) -> Run:
         """One run of a thread."""

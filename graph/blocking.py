@@ -10,22 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
-from datetime import datetime
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from langgraph.types import StateSnapshot
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.fleet import Unserved, WorkerRow
+from standfast.checkpoint.listing import OpenWait, RunRow
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.threads import Thread
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.timeline import Timeline
+
+_STOP_SECONDS: Final = 0.1  # how often a blocking worker looks whether it should stop
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -92,9 +95,50 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `atimeline`."""
         return self._wait(self.atimeline, thread_id)
 
-    def threads(self, *, limit: int = 50, before: datetime | None = None) -> list[Thread]:
+    def threads(self, **filters: Any) -> Sequence[Thread]:
         """Blocking twin of `athreads`."""
-        return self._wait(lambda: self.athreads(limit=limit, before=before))
+        return self._wait(lambda: self.athreads(**filters))
+
+    def runs(self, **filters: Any) -> Sequence[RunRow]:
+        """Blocking twin of `aruns`."""
+        return self._wait(lambda: self.aruns(**filters))
+
+    def open_waits(self, **filters: Any) -> Sequence[OpenWait]:
+        """Blocking twin of `aopen_waits`."""
+        return self._wait(lambda: self.aopen_waits(**filters))
+
+    def workers(self) -> Sequence[WorkerRow]:
+        """Blocking twin of `aworkers`."""
+        return self._wait(self.aworkers)
+
+    def unserved(self) -> Sequence[Unserved]:
+        """Blocking twin of `aunserved`."""
+        return self._wait(self.aunserved)
+
+    def retry(self, thread_id: object) -> Thread:
+        """Blocking twin of `aretry`."""
+        return self._wait(self.aretry, thread_id)
+
+    def release(self, thread_id: object) -> str:
+        """Blocking twin of `arelease`."""
+        return self._wait(self.arelease, thread_id)
+
+    def park(self, thread_id: object, reason: str) -> None:
+        """Blocking twin of `apark`."""
+        return self._wait(self.apark, thread_id, reason)
+
+    def work(self, *, stop: threading.Event | None = None, **options: Any) -> None:
+        """Blocking twin of `awork`: until `stop` is set or Ctrl-C, both of which drain."""
+
+        async def working() -> None:
+            stopping = asyncio.Event()
+            relay = asyncio.create_task(_relay(stop, stopping))
+            try:
+                await self.awork(stop=stopping, **options)
+            finally:
+                relay.cancel()
+
+        self._wait(working)
 
     def approvals(self, *, thread_id: object = None, state: str | None = "open") -> list[Approval]:
         """Blocking twin of `aapprovals`."""
@@ -142,3 +186,9 @@ class Runtime(AsyncRuntime):
             with contextlib.suppress(CancelledError, asyncio.CancelledError):
                 future.result()
             raise
+
+
+async def _relay(stop: threading.Event | None, stopping: asyncio.Event) -> None:
+    while stop is None or not stop.is_set():  # noqa: ASYNC110 - an event of threads cannot be awaited
+        await asyncio.sleep(_STOP_SECONDS)
+    stopping.set()

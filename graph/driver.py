@@ -35,7 +35,10 @@ MOST_CRASHES: Final = 5
 
 
 class Driver:
-    """One drive. `last_event` is the newest number of the run's events, `on_event` hears of each stored one."""
+    """One drive. `last_event` is the newest number of the run's events, `on_event` hears of each stored one.
+
+    A drain that is requested of `control` stops it after the step under way, in nested graphs too.
+    """
 
     def __init__(
         self,
@@ -48,6 +51,7 @@ class Driver:
         step_limit: int,
         last_event: int,
         on_event: OnEvent | None = None,
+        control: RunControl | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -82,7 +86,7 @@ class Driver:
             "recursion_limit": step_limit,
         }
         self._cancelled = lease.cancel_requested
-        self._control = RunControl()
+        self._control = control or RunControl()
 
     async def drive(self) -> Result:
         """Go on until the run ends or waits. Raises `LeaseLost`, `GraphChanged`, `StorageUnavailable`."""
@@ -100,10 +104,6 @@ class Driver:
         finally:
             self._keeper.drop(self._lease)
             await self._events.close()
-
-    def drain(self) -> None:
-        """Stop after the step that is under way; the thread stays due."""
-        self._control.request_drain()
 
     async def _drive(self, loop: asyncio.AbstractEventLoop) -> Result:
         if self._lease.crashes >= MOST_CRASHES:
@@ -160,9 +160,15 @@ class Driver:
             if stopped:
                 raise _Stopped from None
             raise
+        except Exception:
+            if stopped:  # how a node answers to its cancellation is no failure
+                raise _Stopped from None
+            raise
         finally:
             self._lease.on_cancel = self._lease.on_lost = lambda: None
         await self._saver.aflush()
+        if stopped:  # by whoever swallowed its cancellation: what it made counts as evidence, not as an end
+            raise _Stopped
         return values
 
     async def _invoke(self, value: Any) -> Mapping[str, Any]:
@@ -196,6 +202,7 @@ class Driver:
             return await self._end(
                 Status.NEEDS_ATTENTION, reason="its question was answered, but the graph did not go on"
             )
+        await self._events.close()
         await self._saver.aflush()
         reach("drive.parking")
         self._events.add("run_wait", data=[_shown(one) for one in step.waits])

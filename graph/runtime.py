@@ -10,24 +10,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 from langgraph.graph.state import CompiledStateGraph, StateGraph
+from langgraph.runtime import RunControl
 from langgraph.types import StateSnapshot
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.events import DEFAULT_TTL, NewEvent
-from standfast.checkpoint.lease import Lease, LeaseKeeper, claim
+from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, leave, release
 from standfast.checkpoint.listener import Listener
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import Run, Status, Thread
+from standfast.checkpoint.threads import Run, Status
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run, principal_of
 from standfast.graph.changed import Graph, fingerprint
@@ -35,14 +36,14 @@ from standfast.graph.door import Said, thread_id_of
 from standfast.graph.driver import Driver
 from standfast.graph.following import follow_events, follow_to_end
 from standfast.graph.opening import opened
+from standfast.graph.operating import FINAL, Operators
 from standfast.graph.recorder import OnEvent
 from standfast.graph.result import Result, read_result
 from standfast.graph.timeline import Timeline, read_timeline
+from standfast.graph.worker import Worker, WorkerOptions
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
 from standfast.tools.waits import digest_of, event_name, match_digest
-
-_FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 
 
 class _Unset:
@@ -53,7 +54,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime:
+class AsyncRuntime(Operators):
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
@@ -93,7 +94,6 @@ class AsyncRuntime:
         self._fingerprint = fingerprint(self._graph)
         self._stack = contextlib.AsyncExitStack()
         self._opened: tuple[Store, LeaseKeeper, Listener] | None = None
-        self._drivers: set[Driver] = set()
 
     # -- life
 
@@ -167,7 +167,7 @@ class AsyncRuntime:
         reach("run.accepted")
         if lease is None:
             return await self._follow(run.thread_id, run.id, on_event)
-        return await self._drive(lease, run, on_event, last_event=0)
+        return await self._to_rest(await self._driver(lease, run, on_event, 0).drive(), on_event)
 
     async def asubmit(self, request: Any, **options: Any) -> Result:
         """Accept a request as `ainvoke` does and drive nothing: workers do, or `aresume` in any process."""
@@ -245,13 +245,13 @@ class AsyncRuntime:
         """Drive what is due on a thread, or follow whoever does."""
         known = await self.store.threads.get(thread_id)
         assert known.run_id is not None
-        if known.status not in _FINAL and known.status is not Status.WAITING:
+        if known.status not in FINAL and known.status is not Status.WAITING:
+            if known.status is Status.NEEDS_ATTENTION:
+                await self.store.threads.retry(thread_id)
             if known.graph == self.name:
-                try:
+                with contextlib.suppress(errors.LeaseHeld):
                     lease = await claim(self.store.database, thread_id, seconds=self._lease_seconds)
-                    return await self.adrive(lease, on_event)
-                except errors.LeaseHeld:
-                    pass
+                    return await self._to_rest(await self.adrive(lease, on_event), on_event)
             if follow:
                 return await self._follow(thread_id, known.run_id, on_event)
         return await self._as_it_is(thread_id, known.run_id)
@@ -267,31 +267,46 @@ class AsyncRuntime:
             )
         return await self.acarry_on(thread)
 
-    async def adrive(self, lease: Lease, on_event: OnEvent | None = None) -> Result:
-        """Drive the latest run of a thread whose lease has just been claimed."""
+    async def adrive(
+        self, lease: Lease, on_event: OnEvent | None = None, *, control: RunControl | None = None
+    ) -> Result:
+        """Drive the latest run of a thread whose lease has just been claimed, until it ends or parks.
+
+        A drain that is requested of `control` lets the step under way finish, and leaves the thread due. A run
+        that has ended, or needs attention, is left as it is.
+        """
         thread = lease.thread_id
-        run_id = (await self.store.threads.get(thread)).run_id
-        assert run_id is not None
-        run = await self.store.threads.run(thread, run_id)
-        if run.state == "needs_attention":
-            await self.store.threads.reopen(lease, run_id)
-        last_event = await self.store.run_events.last(thread, run_id)
-        return await self._drive(lease, run, on_event, last_event=last_event)
+        try:
+            run_id = (await self.store.threads.get(thread)).run_id
+            if run_id is None:
+                raise errors.UnknownThread(f"thread {thread!r} has no run", thread_id=thread)
+            run = await self.store.threads.run(thread, run_id)
+            at_rest = run.state != "open" and not (run.state == "needs_attention" and lease.cancel_requested)
+            last_event = await self.store.run_events.last(thread, run_id)
+        except BaseException:
+            with contextlib.suppress(errors.StandfastError):
+                await asyncio.shield(release(self.store.database, lease))
+            raise
+        if at_rest:
+            await leave(self.store.database, lease)
+            return await self._as_it_is(thread, run_id)
+        return await self._driver(lease, run, on_event, last_event, control).drive()
 
-    async def _drive(self, lease: Lease, run: Run, on_event: OnEvent | None, *, last_event: int) -> Result:
-        result = await self._drive_once(lease, run, on_event, last_event)
-        while result.status is Status.QUEUED and not result.drained:
-            # It parked, and what it waited for has come since.
+    async def _to_rest(self, result: Result, on_event: OnEvent | None) -> Result:
+        """After a drive: go on as long as what the run waited for has come since it parked."""
+        thread_id, run_id = result.thread_id, result.run_id
+        while result.status is Status.QUEUED and result.run_id == run_id:
             try:
-                lease = await claim(self.store.database, run.thread_id, seconds=self._lease_seconds)
+                lease = await claim(self.store.database, thread_id, seconds=self._lease_seconds)
             except errors.LeaseHeld:
-                return await self._follow(run.thread_id, run.id, on_event)
-            last_event = await self.store.run_events.last(run.thread_id, run.id)
-            result = await self._drive_once(lease, run, on_event, last_event)
-        return result
+                return await self._follow(thread_id, run_id, on_event)
+            result = await self.adrive(lease, on_event)
+        return result if result.run_id == run_id else await self._follow(thread_id, run_id, on_event)
 
-    async def _drive_once(self, lease: Lease, run: Run, on_event: OnEvent | None, last_event: int) -> Result:
-        driver = Driver(
+    def _driver(
+        self, lease: Lease, run: Run, on_event: OnEvent | None, last_event: int, control: RunControl | None = None
+    ) -> Driver:
+        return Driver(
             self.store,
             self._graph,
             self._parts[1],
@@ -300,24 +315,15 @@ class AsyncRuntime:
             step_limit=self._step_limit,
             last_event=last_event,
             on_event=on_event,
+            control=control,
         )
-        self._drivers.add(driver)
-        try:
-            return await driver.drive()
-        finally:
-            self._drivers.discard(driver)
 
-    def drain(self) -> None:
-        """Let every drive of this runtime stop after the step that it is in, with its thread due."""
-        for driver in self._drivers:
-            driver.drain()
+    async def awork(self, *, stop: asyncio.Event | None = None, **options: Any) -> None:
+        """Serve this graph in this process, as `standfast worker` does, until `stop` is set or this is cancelled.
 
-    async def aput_aside(self, thread_id: str, reason: str) -> None:
-        """Put a thread before a person: its run needs attention, its state is left as it is."""
-        lease = await claim(self.store.database, thread_id, seconds=self.lease_seconds)
-        run_id = (await self.store.threads.get(thread_id)).run_id
-        assert run_id is not None
-        await self.store.threads.end(lease, run_id, Status.NEEDS_ATTENTION, reason=reason)
+        Both drain: the steps under way finish, their threads stay due. `options` are those of `WorkerOptions`.
+        """
+        await Worker([self], WorkerOptions(**options), stop=stop).run()
 
     async def _follow(self, thread_id: str, run_id: str, on_event: OnEvent | None) -> Result:
         """Wait until another process's drive ends or waits; carry on if it dies, or if the run's turn comes."""
@@ -331,7 +337,7 @@ class AsyncRuntime:
             except errors.LeaseHeld:
                 continue
             result = await self.adrive(lease, on_event)
-            if result.run_id == run_id:
+            if result.run_id == run_id and result.status is not Status.QUEUED:
                 return result
 
     async def _as_it_is(self, thread_id: str, run_id: str | None = None) -> Result:
@@ -410,10 +416,6 @@ class AsyncRuntime:
     async def atimeline(self, thread_id: object) -> Timeline:
         """Everything that is recorded about a thread, whichever graph it belongs to. Raises `UnknownThread`."""
         return await read_timeline(self.store, thread_id_of(thread_id))
-
-    async def athreads(self, *, limit: int = 50, before: datetime | None = None) -> list[Thread]:
-        """The threads that changed last, without their state."""
-        return await self.store.threads.list(limit=limit, before=before)
 
     async def aapprovals(self, *, thread_id: object = None, state: str | None = "open") -> list[Approval]:
         """Approvals, newest first; by default those that can still be decided."""

@@ -2,7 +2,8 @@
 
 Invariants: any number of workers on any machines may serve the same graphs; who drives is decided by leases alone.
 A worker that is told to stop takes nothing new, lets the steps under way finish, gives its leases up, and is gone
-within its grace period; a worker that is killed is found by the sweep of the others.
+within its grace period; a worker that is killed is found by the sweep of the others. Whatever a drive raises, the
+worker outlives it, and no thread comes back for the same failure for ever.
 """
 
 from __future__ import annotations
@@ -10,28 +11,37 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, TypeVar
+
+from langgraph.runtime import RunControl
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.doorbell import Doorbell
 from standfast.checkpoint.fleet import Fleet, Incarnation
-from standfast.checkpoint.lease import worker_name
+from standfast.checkpoint.lease import Lease, worker_name
+from standfast.checkpoint.store import Store
 from standfast.graph.logs import about
-from standfast.graph.runtime import AsyncRuntime
+from standfast.graph.result import Result
 
 SWEEP_SECONDS: Final = 0.5
 _SEEN_EVERY: Final = 10  # sweeps between two signs of life
+_HEALTHY_SECONDS: Final = 5.0  # after a sweep that reached the database
+_SLOW_SECONDS: Final = 2.0  # a statement that takes longer is asked what it waits for
+_LEAVING_SECONDS: Final = 5.0  # for giving up leases and saying goodbye, after the grace period
 _LOG = logging.getLogger("standfast.worker")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
     """`concurrency`: drives at a time. `grace`: seconds for the steps under way at a stop.
 
-    `health_file` is touched, and `health_port` answers 200, as long as the worker can reach its database.
+    `name` is for people: worker processes of one name are told apart. `health_file` is touched, and
+    `health_port` answers 200 to HTTP, as long as the worker can reach its database.
     """
 
     concurrency: int = 10
@@ -41,43 +51,62 @@ class WorkerOptions:
     health_port: int | None = None
 
 
-class Worker:
-    """Serves the graphs of some open runtimes that share one database."""
+class Served(Protocol):
+    """An open runtime, as a worker needs it."""
 
-    def __init__(self, runtimes: Sequence[AsyncRuntime], options: WorkerOptions | None = None) -> None:
+    name: str
+    version: str
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def lease_seconds(self) -> float: ...
+
+    async def adrive(self, lease: Lease, *, control: RunControl | None = None) -> Result: ...
+
+    async def aput_aside(self, lease: Lease, reason: str) -> None: ...
+
+
+class Worker:
+    """Serves the graphs of some open runtimes that share one database, until `stop` is set."""
+
+    def __init__(
+        self, runtimes: Sequence[Served], options: WorkerOptions | None = None, *, stop: asyncio.Event | None = None
+    ) -> None:
         self._options = options or WorkerOptions()
+        if self._options.concurrency < 1 or self._options.grace < 0:
+            raise errors.InvalidRequest("a worker's concurrency is at least 1, and its grace is not negative")
         self._runtimes = {f"{one.name}@{one.version}": one for one in runtimes}
-        if len(self._runtimes) != len(runtimes):
-            raise errors.InvalidRequest("two graphs have one name and version; give one another version")
+        if not runtimes or len(self._runtimes) != len(runtimes):
+            raise errors.InvalidRequest("a worker serves at least one graph, each name and version once")
         self._database = runtimes[0].store.database
         self._threads = runtimes[0].store.threads
         self._fleet = Fleet(self._database)
         self._me = Incarnation(self._options.name or worker_name(), tuple(self._runtimes), self._options.concurrency)
         self._drives: set[asyncio.Task[None]] = set()
-        self._stopping = asyncio.Event()
+        self._slots = asyncio.Semaphore(self._options.concurrency)
+        self._control = RunControl()
+        self._stopping = stop or asyncio.Event()
         self._healthy_until = 0.0
 
-    def stop(self) -> None:
-        """Begin to stop: take nothing new, drain what is under way."""
-        self._stopping.set()
+    async def run(self) -> bool:
+        """Work until told to stop, or cancelled, then drain; a database that goes away is waited for.
 
-    async def run(self) -> None:
-        """Work until `stop`. A database that is away is waited for."""
-        await self._fleet.register(self._me)
+        False if something was left behind that would not end: a step that ignores its cancellation.
+        """
         _LOG.info("worker %s serves %s", self._me.name, ", ".join(self._me.graphs))
-        bell = asyncio.create_task(self._answer_bells())
-        sweep = asyncio.create_task(self._sweep())
+        chores = [asyncio.create_task(self._answer_bells()), asyncio.create_task(self._sweep())]
         try:
             async with self._health():
                 await self._stopping.wait()
         finally:
-            for task in (bell, sweep):
-                task.cancel()
-            await asyncio.wait([bell, sweep])
-            await self._drain()
-            with contextlib.suppress(errors.StandfastError):
-                await self._fleet.leave(self._me)
-            _LOG.info("worker %s is gone", self._me.name)
+            self._stopping.set()
+            self._control.request_drain()
+            ended = await self._leave(chores)
+        return ended
+
+    # -- finding work
 
     async def _answer_bells(self) -> None:
         while True:
@@ -88,7 +117,41 @@ class Worker:
                 await doorbell.listen()
             except errors.StorageUnavailable as error:
                 _LOG.warning("%s; trying again", error)
-                await asyncio.sleep(SWEEP_SECONDS)
+            except Exception:  # noqa: BLE001 - without its doorbell the worker would be deaf
+                _LOG.exception("the doorbell has failed; trying again")
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _sweep(self) -> None:
+        count = 0
+        while True:
+            try:
+                if count % _SEEN_EVERY == 0:
+                    await self._watched(self._fleet.register(self._me))
+                    await self._watched(self._fleet.seen(self._me))
+                await self._watched(self._fleet.sweep(self._me.graphs))
+                count += 1
+                self._sign_of_health()
+            except errors.StandfastError as error:
+                _LOG.warning("cannot sweep: %s", error)
+            except Exception:  # noqa: BLE001 - the sweep goes on, it is what recovers everything else
+                _LOG.exception("the sweep failed")
+            await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _watched(self, work: Awaitable[T]) -> T:
+        """What `work` returns; while it does not come back, the log says why."""
+        task = asyncio.ensure_future(work)
+        said: str | None = None
+        try:
+            while not (await asyncio.wait([task], timeout=_SLOW_SECONDS))[0]:
+                trouble = await self._fleet.trouble()
+                if trouble is not None and trouble != said and not task.done():
+                    _LOG.warning("waiting: %s", trouble)
+                    said = trouble
+            if said is not None:
+                _LOG.info("going on")
+        finally:
+            task.cancel()
+        return task.result()
 
     async def _on_ring(self, thread_id: str) -> None:
         """Drive in a task of our own: a doorbell that goes down must not take drives along."""
@@ -99,64 +162,71 @@ class Worker:
         drive.add_done_callback(self._drives.discard)
         await asyncio.wait([drive])
 
+    # -- driving
+
     async def _drive(self, thread_id: str) -> None:
         about.set({"thread_id": thread_id})
         try:
-            thread = await self._threads.get(thread_id)
-            runtime = self._runtimes.get(f"{thread.graph}@{thread.version}")
-            if runtime is None:
-                return
-            about.set({"thread_id": thread_id, "run_id": thread.run_id or ""})
-            lease = await self._fleet.claim_due(thread_id, seconds=runtime.lease_seconds)
-            if lease is None:
-                return
-            try:
-                result = await runtime.adrive(lease)
-            except (errors.LeaseLost, errors.StorageUnavailable):
-                raise
-            except errors.StandfastError as error:
-                # Whatever this code cannot continue would come back at once: it is put before a person.
-                await runtime.aput_aside(thread_id, f"{type(error).__name__}: {error}")
-                _LOG.error("put aside: %s", error)
-            else:
-                _LOG.info("%s", result.status)
+            async with self._slots:
+                if not self._stopping.is_set():
+                    await self._drive_if_due(thread_id)
+        except (errors.LeaseLost, errors.UnknownThread) as error:
+            _LOG.warning("%s", error)
         except errors.StandfastError as error:
             _LOG.warning("%s: %s", type(error).__name__, error)
         except Exception:  # noqa: BLE001 - the worker outlives whatever a drive raises
             _LOG.exception("a drive failed")
 
-    async def _sweep(self) -> None:
-        count = 0
-        while True:
-            try:
-                await self._fleet.sweep(self._me.graphs)
-                if count % _SEEN_EVERY == 0:
-                    await self._fleet.register(self._me)
-                    await self._fleet.seen(self._me)
-                count += 1
-                self._sign_of_health()
-            except errors.StandfastError as error:
-                _LOG.warning("cannot sweep: %s", error)
-            except Exception:  # noqa: BLE001 - the sweep goes on, it is what recovers everything else
-                _LOG.exception("the sweep failed")
-            await asyncio.sleep(SWEEP_SECONDS)
+    async def _drive_if_due(self, thread_id: str) -> None:
+        thread = await self._threads.get(thread_id)
+        runtime = self._runtimes.get(f"{thread.graph}@{thread.version}")
+        if runtime is None:
+            return
+        about.set({"thread_id": thread_id, "run_id": thread.run_id or ""})
+        lease = await self._fleet.claim_due(thread_id, seconds=runtime.lease_seconds, worker=self._me.name)
+        if lease is None:
+            return
+        try:
+            result = await runtime.adrive(lease, control=self._control)
+        except (errors.LeaseLost, errors.RuntimeClosed):
+            raise
+        except errors.StorageUnavailable:
+            await asyncio.sleep(SWEEP_SECONDS)  # it is due again already; a full disk must not make us spin
+            raise
+        except Exception as error:  # noqa: BLE001
+            # Whatever this code cannot continue would come back at once: it is put before a person.
+            _LOG.error("put aside: %s", error, exc_info=not isinstance(error, errors.StandfastError))
+            await runtime.aput_aside(lease, f"{type(error).__name__}: {error}")
+        else:
+            _LOG.info("%s", "drained" if result.drained else result.status)
 
-    async def _drain(self) -> None:
+    # -- leaving
+
+    async def _leave(self, chores: Sequence[asyncio.Task[None]]) -> bool:
         """Let the steps under way finish; what has not within the grace period is cancelled, and goes on elsewhere."""
-        for runtime in self._runtimes.values():
-            runtime.drain()
+        for task in chores:
+            task.cancel()
         if self._drives:
-            _LOG.info("finishing %d steps", len(self._drives))
-            _, late = await asyncio.wait(self._drives, timeout=self._options.grace)
-            for drive in late:
-                drive.cancel()
-            if late:
-                await asyncio.wait(late)
+            _LOG.info("finishing %d drives", len(self._drives))
+            await asyncio.wait(self._drives, timeout=self._options.grace)
+        late = [one for one in self._drives if not one.done()]
+        for drive in late:
+            drive.cancel()
+        if late:
+            _LOG.warning("%d steps took longer than the grace of %g s", len(late), self._options.grace)
+        goodbye = asyncio.create_task(self._fleet.leave(self._me))
+        _, left = await asyncio.wait([*chores, *late, goodbye], timeout=_LEAVING_SECONDS)
+        if left:
+            _LOG.warning("leaving with %d things unfinished; what they hold runs out by itself", len(left))
+        elif goodbye.exception() is not None:
+            _LOG.warning("could not say goodbye: %s", goodbye.exception())
+        _LOG.info("worker %s is gone", self._me.name)
+        return not left
 
     # -- health
 
     def _sign_of_health(self) -> None:
-        self._healthy_until = asyncio.get_running_loop().time() + 10 * SWEEP_SECONDS
+        self._healthy_until = asyncio.get_running_loop().time() + _HEALTHY_SECONDS
         if self._options.health_file is not None:
             self._options.health_file.touch()
 

@@ -1,6 +1,3 @@
--- name: claim_due
-select epoch, head, crashes, cancel_requested from claim_due_1(%(thread)s, %(holder)s, %(worker)s, %(seconds)s)
-
 -- name: sweep
 with late as (select id from overdue_1(%(graphs)s, %(most)s))
 select id, ring_1(id) from late
@@ -31,10 +28,24 @@ delete from procrastinate_jobs j
      where w.id = j.worker_id and w.last_heartbeat > pg_catalog.now() - make_interval(secs => %(seconds)s))
 
 -- name: unserved
-select t.graph, t.version, count(*) as runs, min(t.due_at) as oldest
-  from threads t
- where t.due_at <= standfast.now() and t.lease_holder is null
-   and not exists (select 1 from workers w
-                    where t.graph || '@' || t.version = any(w.graphs)
+select graph, version, count(*) as runs, min(since) as oldest,
+       extract(epoch from standfast.now() - min(since))::double precision as oldest_seconds
+  from (select t.graph, t.version, t.due_at as since from threads t
+         where t.due_at <= (select standfast.now()) and t.lease_holder is null
+         union all
+        select t.graph, t.version, t.lease_expires_at from threads t
+         where t.lease_expires_at < (select standfast.now()) and t.lease_holder is not null) as late
+ where not exists (select 1 from workers w
+                    where late.graph || '@' || late.version = any(w.graphs)
                       and w.seen_at > standfast.now() - make_interval(secs => %(seconds)s))
- group by t.graph, t.version order by min(t.due_at)
+ group by graph, version order by min(since)
+
+-- name: blockers
+-- Who keeps statements of ours waiting on a lock: the first of each queue, not those who wait as we do.
+select distinct b.pid, coalesce(nullif(b.application_name, ''), 'a program without a name') as program, b.state,
+       extract(epoch from pg_catalog.clock_timestamp() - b.xact_start)::double precision as seconds
+  from pg_stat_activity w
+ cross join lateral unnest(pg_blocking_pids(w.pid)) as ahead (pid)
+  join pg_stat_activity b on b.pid = ahead.pid
+ where w.datname = current_database() and w.wait_event_type = 'Lock' and w.application_name = %(program)s
+   and cardinality(pg_blocking_pids(b.pid)) = 0

@@ -1,6 +1,9 @@
 -- name: claim
 select epoch, head, crashes, cancel_requested from claim_lease_1(%(thread)s, %(holder)s, %(worker)s, %(seconds)s)
 
+-- name: claim_due
+select epoch, head, crashes, cancel_requested from claim_due_1(%(thread)s, %(holder)s, %(worker)s, %(seconds)s)
+
 -- name: leased
 select lease_worker, lease_expires_at from threads where id = %(thread)s
 
@@ -14,6 +17,20 @@ select pid from ahead where cardinality(pg_blocking_pids(pid)) = 0 and pg_termin
 
 -- name: release
 select release_lease_1(%(thread)s, %(epoch)s)
+
+-- name: leave
+select park_1(%(thread)s, %(epoch)s, null) as left
+
+-- name: break
+with held as (
+    select id, lease_worker from threads where id = %(thread)s and lease_holder is not null for update),
+broken as (
+    update threads t
+       set epoch = epoch + 1, crashes = crashes + 1, lease_holder = null, lease_worker = null, lease_expires_at = null,
+           due_at = standfast.now(), updated_at = standfast.now()
+      from held where t.id = held.id
+    returning t.id, held.lease_worker)
+select lease_worker as worker, ring_1(id) from broken
 
 -- name: renew
 select id, epoch from renew_leases_1(%(threads)s, %(epochs)s, %(seconds)s)

@@ -21,19 +21,6 @@ select t.id, t.uuid::text, t.tenant, t.owner, t.graph, t.version, t.fingerprint,
   from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
  where t.id = %(thread)s
 
--- name: list
-select t.id, t.uuid::text, t.tenant, t.owner, t.graph, t.version, t.fingerprint, t.run_id::text, t.epoch,
-       t.lease_worker, t.due_at, t.cancel_requested_at, t.crashes, t.created_at, t.updated_at,
-       t.lease_holder is not null and t.lease_expires_at > standfast.now() as leased,
-       t.lease_holder is not null and t.lease_expires_at <= standfast.now() as abandoned,
-       t.due_at is not null and t.due_at <= standfast.now() as due,
-       r.number, r.state as run_state, r.reason, r.accepted_at, r.ended_at,
-       exists (select 1 from waits w where w.thread_id = t.id and w.state = 'open') as waiting
-  from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
- where t.tenant = 'default' and (%(before)s::timestamptz is null or t.updated_at < %(before)s)
- order by t.updated_at desc, t.id
- limit %(limit)s
-
 -- name: run
 select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
        deadline, accepted_at, ended_at
@@ -51,11 +38,13 @@ update threads t
  where t.id = %(thread)s and r.thread_id = t.id and r.id = t.run_id and r.state in ('open', 'needs_attention')
 returning t.id, wake_1(t.id)
 
--- name: reopen
-update runs set state = 'open', reason = null
- where thread_id = %(thread)s and id = %(run)s and state = 'needs_attention'
-   and assert_lease_1(%(thread)s, %(epoch)s) is not null
-returning id
+-- name: retry
+with thread as (select id, run_id from threads where id = %(thread)s for no key update),
+reopened as (
+    update runs r set state = 'open', reason = null
+      from thread where r.thread_id = thread.id and r.id = thread.run_id and r.state = 'needs_attention'
+    returning r.thread_id)
+select wake_1(thread_id) from reopened
 
 -- name: run_state
 select state from runs where thread_id = %(thread)s and id = %(run)s

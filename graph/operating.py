@@ -1,0 +1,147 @@
+"""What operators do: list what is there without reading any state, and move a run that does not move by itself.
+
+Invariant: a list reads small columns only; whatever is changed is one compare-and-set, or happens under the lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.fleet import Fleet, Unserved, WorkerRow
+from standfast.checkpoint.lease import Lease, break_lease, claim, leave, release
+from standfast.checkpoint.listing import Listing, OpenWait, RunRow
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.threads import Status, Thread
+from standfast.checkpoint.waits import Kind
+from standfast.graph.door import text_of, thread_id_of
+
+FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
+
+
+class Operators:
+    """The operators' part of a runtime. Its lists tell of all graphs of the database, newest first."""
+
+    @property
+    def store(self) -> Store:
+        """The rows of the open database."""
+        raise NotImplementedError
+
+    # -- lists
+
+    async def athreads(
+        self,
+        *,
+        state: Status | str | None = None,
+        graph: str | None = None,
+        limit: int = 50,
+        before: datetime | None = None,
+    ) -> Sequence[Thread]:
+        """The threads that changed last; the next page begins `before` the last one's `updated_at`."""
+        listing = Listing(self.store.database)
+        return await listing.threads(state=_status(state), graph=graph, before=before, limit=limit)
+
+    async def aruns(
+        self,
+        *,
+        state: Status | str | None = None,
+        graph: str | None = None,
+        thread_id: object = None,
+        limit: int = 50,
+    ) -> Sequence[RunRow]:
+        """The runs that were accepted last."""
+        thread = None if thread_id is None else thread_id_of(thread_id)
+        listing = Listing(self.store.database)
+        return await listing.runs(state=_status(state), graph=graph, thread_id=thread, limit=limit)
+
+    async def aopen_waits(
+        self, *, kind: Kind | None = None, graph: str | None = None, thread_id: object = None, limit: int = 50
+    ) -> Sequence[OpenWait]:
+        """What threads wait for: people, times and events; the longest wait first."""
+        thread = None if thread_id is None else thread_id_of(thread_id)
+        return await Listing(self.store.database).waits(kind=kind, graph=graph, thread_id=thread, limit=limit)
+
+    async def aworkers(self) -> Sequence[WorkerRow]:
+        """The worker processes that have been heard of within a day and have not said goodbye, oldest first."""
+        return await Fleet(self.store.database).workers()
+
+    async def aunserved(self) -> Sequence[Unserved]:
+        """Due runs that wait for a worker with their graph and version, while there is none."""
+        return await Fleet(self.store.database).unserved()
+
+    # -- interventions
+
+    async def aretry(self, thread_id: object) -> Thread:
+        """Make a run that needs attention due again: it goes on from its last finished step.
+
+        Raises `UnknownThread`, `AlreadyFinished`, and `InvalidRequest` if it needs no attention.
+        """
+        thread = thread_id_of(thread_id)
+        known = await self._unfinished(thread)
+        if not await self.store.threads.retry(thread):
+            raise errors.InvalidRequest(
+                f"thread {thread!r} is {known.status}, it needs no attention; nothing was changed", thread_id=thread
+            )
+        return await self.store.threads.get(thread)
+
+    async def arelease(self, thread_id: object) -> str:
+        """Take the lease of a process that is known to be dead, so that another goes on now; returns who held it.
+
+        A process that lives after all writes nothing more. Counts as a crash. Raises `UnknownThread`, and
+        `InvalidRequest` if nobody holds the lease.
+        """
+        thread = thread_id_of(thread_id)
+        known = await self.store.threads.get(thread)
+        holder = await break_lease(self.store.database, thread)
+        if holder is None:
+            raise errors.InvalidRequest(
+                f"nobody holds the lease of thread {thread!r}, it is {known.status}; nothing was changed",
+                thread_id=thread,
+            )
+        return holder
+
+    async def apark(self, thread_id: object, reason: str) -> None:
+        """Put an unfinished run aside: it needs attention, for this reason, and stays so until it is retried.
+
+        Its state, its questions and its timers are left as they are. Raises `UnknownThread`, `AlreadyFinished`,
+        and `LeaseHeld` while a process drives it.
+        """
+        thread = thread_id_of(thread_id)
+        why = text_of(reason, "reason")
+        await self._unfinished(thread)
+        lease = await claim(self.store.database, thread, seconds=10.0)
+        try:
+            await self._unfinished(thread)
+        except errors.AlreadyFinished:  # it ended between the look and the claim
+            await leave(self.store.database, lease)
+            raise
+        await self.aput_aside(lease, why)
+
+    async def aput_aside(self, lease: Lease, reason: str) -> None:
+        """End a drive before a person: under this lease, the thread's run needs attention from now on."""
+        try:
+            run_id = (await self.store.threads.get(lease.thread_id)).run_id
+            await self.store.threads.end(lease, run_id, Status.NEEDS_ATTENTION, reason=reason)
+        except BaseException:
+            with contextlib.suppress(errors.StandfastError):
+                await release(self.store.database, lease)
+            raise
+
+    async def _unfinished(self, thread_id: str) -> Thread:
+        known = await self.store.threads.get(thread_id)
+        state = None if known.run_id is None else await self.store.threads.run_state(thread_id, known.run_id)
+        if state in FINAL:
+            raise errors.AlreadyFinished(
+                f"the run of thread {thread_id!r} has ended ({state}); nothing was changed", thread_id=thread_id
+            )
+        return known
+
+
+def _status(given: Status | str | None) -> Status | None:
+    try:
+        return None if given is None else Status(given)
+    except ValueError as error:
+        raise errors.InvalidRequest(f"there is no state {given!r}; there are {', '.join(Status)}") from error
