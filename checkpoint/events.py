@@ -17,6 +17,7 @@ from standfast.checkpoint.statements import statements
 
 _SQL = statements("events")
 DEFAULT_TTL: Final = timedelta(days=7)
+LONGEST_TTL: Final = timedelta(days=36_500)
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,7 @@ class Listener:
         if task is None:
             task = self._looks[at] = asyncio.create_task(self._look(read))
             task.add_done_callback(lambda done: self._looked(at, done))
-        return await asyncio.shield(task)  # type: ignore[no-any-return]
+        return await asyncio.shield(task)
 
     def _looked(self, at: Hashable, done: asyncio.Task[Any]) -> None:
         del self._looks[at]

@@ -60,7 +60,7 @@ class RunEvents:
         columns = (
             [one.seq for one, _ in events],
             [one.kind for one, _ in events],
-            ["/".join(one.path) for one, _ in events],
+            ["|".join(one.path) for one, _ in events],
             [data for _, data in events],
         )
         return _SQL["append"], (thread_id, run_id, epoch, *columns)
@@ -79,7 +79,7 @@ class RunEvents:
                 seq=row["seq"],
                 epoch=row["epoch"],
                 kind=row["kind"],
-                path=tuple(row["path"].split("/")) if row["path"] else (),
+                path=tuple(row["path"].split("|")) if row["path"] else (),
                 data=None
                 if row["data"] is None
                 else self._sealer.unseal(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from typing import Any, Final, ParamSpec, TypeVar
@@ -154,16 +154,23 @@ class Runtime(AsyncRuntime):
 
     def stream(self, thread_id: object, *, after: int = 0, run_id: str | None = None) -> Iterator[RunEvent]:
         """Blocking twin of `astream`."""
-        events = self.astream(thread_id, after=after, run_id=run_id)
+        return self._one_by_one(self.astream(thread_id, after=after, run_id=run_id))
 
-        async def following() -> RunEvent | None:
-            return await anext(events, None)
+    def stream_parts(self, request: Any, **options: Any) -> Iterator[Any]:
+        """Blocking twin of `astream_parts`."""
+        return self._one_by_one(self.astream_parts(request, **options))
+
+    def _one_by_one(self, items: AsyncIterator[T]) -> Iterator[T]:
+        async def following() -> list[T]:
+            async for item in items:
+                return [item]
+            return []
 
         try:
-            while (event := self._wait(following)) is not None:
-                yield event
+            while item := self._wait(following):
+                yield item[0]
         finally:
-            self._wait(events.aclose)  # type: ignore[attr-defined]
+            self._wait(items.aclose)  # type: ignore[attr-defined]
 
     def _wait(self, function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a coroutine function on the runtime's thread and wait; Ctrl-C cancels it there and waits for it."""

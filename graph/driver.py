@@ -26,18 +26,22 @@ from standfast.checkpoint.waits import Wait
 from standfast.graph.changed import Graph
 from standfast.graph.due import Ask, Done, Due, Go
 from standfast.graph.events import event_of
+from standfast.graph.model_tokens import ModelTokens
+from standfast.graph.parts import Mode, Parts
 from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
 from standfast.tools.drive import KEY, Drive
 from standfast.tools.ledger import Ledger
 
 MOST_CRASHES: Final = 5
+_MODES: Final[frozenset[Mode]] = frozenset({"values", "tasks", "custom"})
 
 
 class Driver:
     """One drive. `last_event` is the newest number of the run's events, `on_event` hears of each stored one.
 
-    A drain that is requested of `control` stops it after the step under way, in nested graphs too.
+    A drain that is requested of `control` stops it after the step under way, in nested graphs too. With
+    `stream_models` the answers of models that nodes call by themselves are told of too.
     """
 
     def __init__(
@@ -52,6 +56,7 @@ class Driver:
         last_event: int,
         on_event: OnEvent | None = None,
         control: RunControl | None = None,
+        stream_models: bool = False,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -62,6 +67,7 @@ class Driver:
             store.run_events, lease, run, last=last_event, flush=self._saver.aflush, on_event=on_event
         )
         self._saver.riders = self._events
+        self._parts = on_event if isinstance(on_event, Parts) else None
         self._events.add("run_begin" if last_event == 0 else "run_resume")
         self._graph: Graph = copy.copy(graph)  # microseconds; compiling again would cost a millisecond
         self._graph.checkpointer = self._saver
@@ -84,6 +90,7 @@ class Driver:
             },
             "metadata": {"run_id": run.id},
             "recursion_limit": step_limit,
+            "callbacks": [ModelTokens(self._events.add)] if stream_models else [],
         }
         self._cancelled = lease.cancel_requested
         self._control = control or RunControl()
@@ -180,10 +187,12 @@ class Driver:
             context=self._run.settings.context,
             durability="sync",
             control=self._control,
-            stream_mode=["values", "tasks", "custom"],
+            stream_mode=list(_MODES | (self._parts.modes if self._parts else _MODES)),
             subgraphs=True,
         )
         async for namespace, mode, part in parts:
+            if self._parts is not None:
+                self._parts.hear(namespace, mode, part)
             if mode == "values":
                 if not namespace:
                     last = part if isinstance(part, dict) else {"output": part}

@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
 from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.runtime import RunControl
-from langgraph.types import StateSnapshot
+from langgraph.types import Command, StateSnapshot
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.events import DEFAULT_TTL, NewEvent
+from standfast.checkpoint.events import DEFAULT_TTL, LONGEST_TTL, NewEvent
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, leave, release
 from standfast.checkpoint.listener import Listener
 from standfast.checkpoint.run_events import RunEvent
@@ -37,6 +37,7 @@ from standfast.graph.driver import Driver
 from standfast.graph.following import follow_events, follow_to_end
 from standfast.graph.opening import opened
 from standfast.graph.operating import FINAL, Operators
+from standfast.graph.parts import Listened, Mode, Parts
 from standfast.graph.recorder import OnEvent
 from standfast.graph.result import Result, read_result
 from standfast.graph.timeline import Timeline, read_timeline
@@ -61,7 +62,9 @@ class AsyncRuntime(Operators):
     it `STANDFAST_DATABASE_URL`, and without that the embedded server. `name` and `version` are kept with each
     thread. `registry` names the types that state may hold beside the built-in ones; those that the graph's
     schema reaches must be in it. `model`: for the built-in agent, such as `openai:NAME`. `step_limit` bounds the
-    steps of one drive. Times are in seconds. Raises the `ConfigurationError`s when it is entered.
+    steps of one drive. With `stream_models` the models that nodes call by themselves stream their answers into the
+    run's events, as the built-in agent's do without it. Times are in seconds. Raises the `ConfigurationError`s when
+    it is entered.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class AsyncRuntime(Operators):
         model: str | None = None,
         lease_seconds: float | None = None,
         step_limit: int = 1000,
+        stream_models: bool = False,
         settings: Settings | None = None,
     ) -> None:
         self._settings = settings or Settings()
@@ -85,6 +89,8 @@ class AsyncRuntime(Operators):
         self._model = model or self._settings.model
         self._lease_seconds = lease_seconds or self._settings.lease_seconds
         self._step_limit = step_limit
+        self._stream_models = stream_models
+        self._listened = Listened()
         self._types = registry or TypeRegistry()
         builder = graph.builder if isinstance(graph, CompiledStateGraph) else graph
         self._operations: Registry | None = getattr(builder, "registry", None)
@@ -109,6 +115,7 @@ class AsyncRuntime(Operators):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
+        await self._listened.close()
         self._opened = None
         await self._stack.aclose()
 
@@ -202,6 +209,28 @@ class AsyncRuntime(Operators):
         store, _, listener = self._parts
         async for event in follow_events(store, listener, thread, run, after=after):
             yield event
+
+    async def astream_parts(
+        self, request: Any, *, stream_mode: Mode | Sequence[Mode] = "values", subgraphs: bool = False, **options: Any
+    ) -> AsyncIterator[Any]:
+        """Drive a thread here and yield LangGraph's parts, in the shapes of LangGraph's `astream`.
+
+        `request` is that of `ainvoke`, with its options; `None` carries the thread `thread_id` on, and
+        `Command(resume=...)` answers it, as `aresume` does. The drive does not depend on its reader: it goes on
+        when the iterator is closed, until the runtime is. Under another process's drive there are no parts; see
+        `astream`. Modes: values, updates, messages, custom, tasks. `messages` makes models stream, and what is
+        stored must not depend on who listens: it needs a runtime with `stream_models`. Raises as `ainvoke` does.
+        """
+        parts = Parts(stream_mode, subgraphs=subgraphs)
+        if "messages" in parts.modes and not self._stream_models:
+            raise errors.InvalidRequest("the mode messages needs Runtime(..., stream_models=True)")
+        if request is None or (isinstance(request, Command) and request.resume is not None):
+            answer = UNSET if request is None else request
+            drive = self.aresume(options.pop("thread_id", None), answer, on_event=parts, **options)
+        else:
+            drive = self.ainvoke(request, on_event=parts, **options)
+        async for part in self._listened.follow(drive, parts):
+            yield part
 
     async def aresume(
         self,
@@ -316,6 +345,7 @@ class AsyncRuntime(Operators):
             last_event=last_event,
             on_event=on_event,
             control=control,
+            stream_models=self._stream_models,
         )
 
     async def awork(self, *, stop: asyncio.Event | None = None, **options: Any) -> None:
@@ -385,8 +415,8 @@ class AsyncRuntime(Operators):
         `id` is the sender's: the same one twice is one event. Returns how many waits it ended, or None if it was
         emitted before. Raises `EventConflict` if the id was used for another event.
         """
-        if ttl <= timedelta(0):
-            raise errors.InvalidRequest(f"an event's time to live must be positive, not {ttl}")
+        if not timedelta(0) < ttl <= LONGEST_TTL:
+            raise errors.InvalidRequest(f"an event's time to live is positive and at most {LONGEST_TTL}, not {ttl}")
         new = NewEvent(
             id=event_name(id),
             name=event_name(name),

@@ -31,6 +31,7 @@ from standfast.nodes.offline import OfflineModel
 from standfast.tools.failures import FailureClass, register_classifier
 
 OFFLINE: Final = "offline"
+TOLD: Final = "standfast:told"  # a tag: whoever asks tells the run's followers what the model says
 _DEFAULT_OPENAI: Final = "gpt-4.1-mini"
 _REQUEST_SECONDS: Final = 120.0
 
@@ -77,6 +78,7 @@ async def ask(
     stream, LangChain would complete them as far as they came.
     """
     bound = model.bind_tools(tools) if tools else model
+    config = {**config, "tags": [*(config.get("tags") or ()), TOLD]}
     total: AIMessage | None = None
     try:
         async for part in bound.astream(messages, config):

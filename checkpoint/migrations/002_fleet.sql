@@ -54,7 +54,7 @@ create table run_events (
     seq       integer not null,                         -- 1, 2, ... without gaps; only the lease's holder writes
     epoch     bigint not null,                          -- whose attempt it was
     kind      text not null,
-    path      text not null,                            -- node names joined by '/'
+    path      text not null,                            -- node names joined by '|', which none contains
     data      bytea,
     at        timestamptz not null default standfast.now(),
     primary key (thread_id, run_id, seq)
@@ -133,7 +133,7 @@ begin
        set lease_holder = null, lease_worker = null, lease_expires_at = null, crashes = 0,
            due_at = wake_at, updated_at = standfast.now()
      where id = thread and epoch = held and cancel_requested_at is null
-       and (due_at is null or due_at > standfast.now());
+       and (due_at is null or due_at > standfast.now()) and (wake_at is null or wake_at > standfast.now());
     if not found then
         return false;
     end if;

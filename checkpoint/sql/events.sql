@@ -5,10 +5,13 @@ select verdict, woken from emit_1(%(tenant)s, %(id)s, %(name)s, %(match)s, %(dig
 select seq, id, name, payload, emitted_by, emitted_at from events where seq = any(%(seqs)s)
 
 -- name: drop_expired
-delete from events e
- where e.seq in (select seq from events where expires_at <= standfast.now() order by expires_at limit %(most)s)
-   and not exists (select 1 from waits w join runs r on r.thread_id = w.thread_id and r.id = w.run_id
-                    where w.event_seq = e.seq and r.state in ('open', 'needs_attention'))
+delete from events
+ where seq in (
+    select e.seq from events e
+     where e.expires_at <= standfast.now()
+       and not exists (select 1 from waits w join runs r on r.thread_id = w.thread_id and r.id = w.run_id
+                        where w.event_seq = e.seq and r.state in ('open', 'needs_attention'))
+     order by e.expires_at limit %(most)s)
 
 -- name: append
 select append_events_1(%s, %s, %s, %s, %s, %s, %s)
