@@ -9,11 +9,13 @@ import traceback
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 
 from standfast.graph.cli.exits import INTERRUPTED, REFUSED, code_of_error, sentence_of
+from standfast.graph.cli.operators import operators
+from standfast.graph.cli.options import ApprovalId, As, Digest, Graph, Json, NoWait, Thread
 from standfast.graph.cli.output import note, prepare_streams
 
 app: Final = typer.Typer(
@@ -28,22 +30,11 @@ app: Final = typer.Typer(
 db: Final = typer.Typer(
     help="The embedded Postgres, used when no database is named.", invoke_without_command=True, rich_markup_mode=None
 )
+app.add_typer(operators)
 app.add_typer(db, name="db")
 
 _GLOBAL_FLAGS: Final = ("--debug",)
 _GLOBAL_VALUES: Final = ("--database",)
-
-Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", show_default=False)]
-ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, apr-...", show_default=False)]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="Only record it; do not carry the thread on.")]
-As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, on your word; else the system's user.")]
-Graph = Annotated[
-    str | None, typer.Option("--graph", metavar="MODULE:ATTR", help="Your own StateGraph, or a function returning one.")
-]
-Digest = Annotated[
-    str | None, typer.Option("--digest", metavar="SHA256", help="Decide only if the approval is still for this digest.")
-]
 
 
 def run_app(arguments: Sequence[str]) -> int:
@@ -136,7 +127,16 @@ def run(
     ] = None,
     graph: Graph = None,
     as_: As = None,
-    no_wait: Annotated[bool, typer.Option("--no-wait", help="Only accept it; standfast resume drives it.")] = False,
+    submit: Annotated[
+        bool, typer.Option("--submit", "--no-wait", help="Only accept it; a worker, or standfast resume, drives it.")
+    ] = False,
+    client_key: Annotated[
+        str | None, typer.Option("--client-key", metavar="KEY", help="The same key twice is one run.")
+    ] = None,
+    on_busy: Annotated[
+        Literal["refuse", "queue", "interrupt"],
+        typer.Option("--on-busy", help="If the thread has an unfinished run: refuse, queue behind it, or cancel it."),
+    ] = "refuse",
     json: Json = False,
 ) -> int:
     """Carry out a request, to its end or to a person's decision."""
@@ -151,7 +151,9 @@ def run(
         reports=reports,
         graph=graph,
         as_=as_,
-        wait=not no_wait,
+        submit=submit,
+        client_key=client_key,
+        on_busy=on_busy,
         as_json=json,
     )
 
@@ -261,18 +263,6 @@ def resume(
         wait=not no_wait,
         as_json=json,
     )
-
-
-@app.command()
-def threads(
-    context: typer.Context,
-    limit: Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")] = 50,
-    json: Json = False,
-) -> int:
-    """List the threads that changed last."""
-    from standfast.graph.cli import look
-
-    return look.threads(context.obj, limit=limit, as_json=json)
 
 
 @app.command()

@@ -34,6 +34,9 @@ _REFUSED: Final = (
     errors.DigestMismatch,
     errors.NotPermitted,
     errors.AlreadyFinished,
+    errors.ClientKeyConflict,
+    errors.EventConflict,
+    errors.LeaseHeld,
     errors.GraphChanged,
     errors.UsageError,
 )

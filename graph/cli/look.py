@@ -1,30 +1,15 @@
-"""`threads`, `approvals` and `show`: looking at what is there. Nothing is changed."""
+"""`approvals` and `show`: looking at what is there. Nothing is changed."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from standfast.checkpoint.threads import Thread
 from standfast.graph.cli.approval import approval_json
 from standfast.graph.cli.exits import SUCCEEDED
 from standfast.graph.cli.output import local_time, note, say_json, say_table, shortened
 from standfast.graph.cli.session import session
 from standfast.graph.cli.show import show_timeline, timeline_json
 from standfast.graph.door import thread_id_of
-
-
-def threads(database: str | None, *, limit: int, as_json: bool) -> int:
-    """List the threads that changed last."""
-    with session(database) as current:
-        found = current.run(lambda runtime: runtime.athreads(limit=limit))
-    if as_json:
-        say_json([_thread_json(one) for one in found])
-    elif not found:
-        note("There are no threads yet; standfast run begins one.")
-    else:
-        rows = [(one.id, one.status, one.graph, local_time(one.updated_at), _why(one)) for one in found]
-        say_table(("THREAD", "STATUS", "GRAPH", "CHANGED", ""), rows)
-    return SUCCEEDED
 
 
 def approvals(database: str | None, *, thread: str | None, everything: bool, as_json: bool) -> int:
@@ -73,25 +58,3 @@ def show(database: str | None, thread: str, *, as_json: bool) -> int:
         else:
             show_timeline(current, found)
     return SUCCEEDED
-
-
-def _thread_json(one: Thread) -> dict[str, Any]:
-    return {
-        "thread_id": one.id,
-        "uuid": one.uuid,
-        "status": one.status,
-        "reason": one.reason,
-        "graph": one.graph,
-        "version": one.version,
-        "run_id": one.run_id,
-        "worker": one.worker,
-        "crashes": one.crashes,
-        "created_at": one.created_at,
-        "updated_at": one.updated_at,
-    }
-
-
-def _why(one: Thread) -> str:
-    if one.status == "running":
-        return f"by {one.worker}"
-    return one.reason or ""

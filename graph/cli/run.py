@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.threads import OnBusy
 from standfast.graph.cli.ask import show_and_ask
 from standfast.graph.cli.carry import drive
 from standfast.graph.cli.exits import SUCCEEDED
@@ -38,11 +40,13 @@ def run(
     reports: Path | None,
     graph: str | None,
     as_: str | None,
-    wait: bool,
+    submit: bool,
+    client_key: str | None,
+    on_busy: OnBusy,
     as_json: bool,
 ) -> int:
     """Run one request. The exit code at the end."""
-    thread_id = thread_id_of(f"thread-{uuid.uuid4().hex[:12]}" if thread is None else thread)
+    thread_id = thread_id_of(_new_thread(client_key) if thread is None else thread)
     given = _request(request, own_graph=graph is not None)
     with session(database, graph) as current:
         principal = current.principal(as_)
@@ -60,8 +64,10 @@ def run(
             "model": model,
             "reports_dir": reports,
             "report": files,
+            "client_key": client_key,
+            "on_busy": on_busy,
         }
-        if not wait:
+        if submit:
             result = current.run(lambda runtime: runtime.asubmit(given, **options))
             files.summary()
             show_result(current, result, as_json=as_json)
@@ -73,6 +79,13 @@ def run(
         progress = Progress(files.summary)
         result = drive(current, work, progress, thread_id=thread_id)
         return show_and_ask(current, result, principal, as_json=as_json)
+
+
+def _new_thread(client_key: str | None) -> str:
+    """An id for a new thread; the same one for the same key, whose second request is the first one again."""
+    if client_key is None:
+        return f"thread-{uuid.uuid4().hex[:12]}"
+    return f"thread-{hashlib.sha256(client_key.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
 def model_line(name: str) -> str:

@@ -1,0 +1,23 @@
+"""Arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", show_default=False)]
+ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, apr-...", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="Only record it; do not carry the thread on.")]
+As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, on your word; else the system's user.")]
+Graph = Annotated[
+    str | None, typer.Option("--graph", metavar="MODULE:ATTR", help="Your own StateGraph, or a function returning one.")
+]
+Digest = Annotated[
+    str | None, typer.Option("--digest", metavar="SHA256", help="Decide only if the approval is still for this digest.")
+]
+State = Annotated[str | None, typer.Option("--state", help="Only those in this state, such as waiting.")]
+OfGraph = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Only those of this graph.")]
+OfThread = Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only those of one thread.")]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")]

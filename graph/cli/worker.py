@@ -1,0 +1,92 @@
+"""`standfast worker`: a process of the fleet, to be run by systemd, Kubernetes, or a person.
+
+SIGTERM and the first Ctrl-C drain it; the second Ctrl-C ends it at once, and its leases run out by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from standfast.checkpoint import errors
+from standfast.graph import logs
+from standfast.graph.builder import build_agent
+from standfast.graph.cli.exits import INTERRUPTED, SUCCEEDED
+from standfast.graph.cli.session import DEFAULT_NAME, Session, load_graph, session
+from standfast.graph.runtime import AsyncRuntime
+from standfast.graph.worker import Worker, WorkerOptions
+
+_VERSION = "1"
+
+
+@dataclass(frozen=True)
+class _Place:
+    """One `--graph`: what it is known as, and where it is imported from."""
+
+    name: str
+    version: str
+    graph: Any
+
+
+def worker(
+    database: str | None,
+    graphs: Sequence[str],
+    *,
+    concurrency: int,
+    grace: float,
+    name: str | None,
+    health_file: Path | None,
+    health_port: int | None,
+    log: Literal["text", "json"],
+) -> int:
+    """Work until a signal. The exit code at the end."""
+    logs.configure(log)
+    options = WorkerOptions(concurrency, grace, name, health_file, health_port)
+    places = [_place(one) for one in graphs] or [_Place(DEFAULT_NAME, _VERSION, build_agent())]
+    with session(database) as current:
+        if not asyncio.run(_work(current, places, options)):
+            # A step that ignores its cancellation would keep the interpreter from ending.
+            logging.shutdown()
+            os._exit(SUCCEEDED)
+    return SUCCEEDED
+
+
+async def _work(current: Session, places: Sequence[_Place], options: WorkerOptions) -> bool:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGINT, _interrupted, stop)
+    runtimes = [
+        AsyncRuntime(one.graph, database_url=current.url, name=one.name, version=one.version, settings=current.settings)
+        for one in places
+    ]
+    async with contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(runtimes[0])
+        for other in runtimes[1:]:
+            other.join(first)
+        ended = await Worker(runtimes, options, stop=stop).run()
+        if not ended:
+            stack.pop_all()  # closing would wait for what does not end
+        return ended
+
+
+def _interrupted(stop: asyncio.Event) -> None:
+    if stop.is_set():
+        os._exit(INTERRUPTED)
+    stop.set()
+
+
+def _place(given: str) -> _Place:
+    """`[NAME[@VERSION]=]MODULE:ATTR`; by default a graph is known by its place, as `run --graph` does it."""
+    known_as, equals, place = given.rpartition("=")
+    name, at, version = known_as.partition("@")
+    if (equals and not name) or (at and not version):
+        raise errors.InvalidRequest(f"--graph takes [NAME[@VERSION]=]MODULE:ATTR, not {given!r}")
+    return _Place(name or place, version or _VERSION, load_graph(place))
