@@ -93,9 +93,8 @@ class _Fields:
         plain = extras is None and absent is None and not self.moved
         if plain and type(fields) is dict and fields.keys() == self.names:
             return fields, {}
-        extras, absent = extras if extras is not None else {}, absent if absent is not None else []
+        _, extras, absent = typed([fields, extras or {}, absent or []], (dict,), (dict,), (list,))
         _check_names(fields)
-        typed(absent, *[(str,)] * len(absent))
         _check_names(extras)
         if self.upgrade is not None and (self.moved or {*fields, *absent} != self.names):
             fields, absent = self.upgrade(dict(fields)), []

@@ -11,8 +11,8 @@ An entry is referred to once, by an earlier entry. So neither direction recurses
 hostile bytes cannot exhaust the stack: msgpack decoded inside the decoding of msgpack would end the process.
 
 Not kept: the identity of shared parts (they come back equal and separate; cycles are refused), and an
-exception (see RecordedError). Not seen: an `ormsgpack.Fragment`, which is msgpack written by hand, in a
-plain value.
+exception (see RecordedError). Not always seen: ormsgpack's own `Ext` and `Fragment`, which are msgpack written
+by hand; whoever puts one into a value writes bytes of his choice.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def _path_of_entry(table: list[bytes], index: int, registry: TypeRegistry) -> st
             fields = form is not None and form.layout is Layout.FIELDS
             for part, kind, key in steps:
                 _find_marks(part, (None, kind, key), fields, parent, parents)  # type: ignore[arg-type]
-        except (ValueError, TypeError, IndexError, RecursionError, StorageError):
+        except Exception:  # noqa: BLE001, S112 - the way is a courtesy: what cannot be read of it is left out
             continue
     path = ""
     # A parent stands before its parts, in hostile bytes too: only such are looked at.
