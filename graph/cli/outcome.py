@@ -70,6 +70,8 @@ def _show_open(session: Session, result: Result, *, asking: bool) -> None:
         say(f"\nThread {result.thread_id} asks (question {question.id}, at {question.node}):")
         say(question.request if isinstance(question.request, str) else json.dumps(question.request, default=str))
         say("\nTo answer: " + session.line(f'resume {result.thread_id} "..."'))
+    if not result.approvals and not result.questions:
+        say(f"Waiting for an event or a time: {session.line(f'show {result.thread_id}')} says for what.")
     if not asking:
         note(f"\nThread {result.thread_id} is waiting; it holds no process and no connection.")
 

@@ -11,6 +11,7 @@ from langchain_core.messages import AIMessage
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.checkpoint.threads import Run
+from standfast.checkpoint.waits import Wait
 from standfast.graph.cli.approval import approval_json, show_approval, show_ways_to_answer
 from standfast.graph.cli.output import counted, local_time, say, shortened
 from standfast.graph.cli.session import Session
@@ -38,9 +39,11 @@ def show_timeline(session: Session, timeline: Timeline) -> None:
             show_approval(approval)
             show_ways_to_answer(session, approval)
     for wait in timeline.waits:
-        if wait.kind == "question" and wait.state == "open":
+        if wait.state == "open" and wait.kind == "question":
             say(f"\nIt asks (question {wait.id}): {wait.request}")
             say("To answer: " + session.line(f'resume {thread.id} "..."'))
+        elif wait.state == "open" and wait.kind != "approval":
+            say(f"\nIt waits for {_awaited(wait)}.")
 
 
 def timeline_json(timeline: Timeline) -> dict[str, Any]:
@@ -69,6 +72,8 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
                 "kind": one.kind,
                 "node": one.node,
                 "approval_id": one.approval_id,
+                "name": one.name,
+                "until": one.until,
                 "state": one.state,
                 "request": one.request,
                 "answer": one.answer,
@@ -95,9 +100,11 @@ def _entries(timeline: Timeline) -> Iterator[_Entry]:
     for approval in timeline.approvals:
         yield from _approval_entries(approval)
     for wait in timeline.waits:
+        ended = f"answered by {wait.answered_by}" if wait.answered_by else wait.state.replace("_", " ")
         if wait.kind == "question":
-            answered = f", answered by {wait.answered_by}" if wait.answered_by else f", {wait.state}"
-            yield wait.opened_at, "question", f"{wait.id} at {wait.node}{answered}: {shortened(wait.request)}"
+            yield wait.opened_at, "question", f"{wait.id} at {wait.node}, {ended}: {shortened(wait.request)}"
+        elif wait.kind != "approval":
+            yield wait.opened_at, "wait", f"{_awaited(wait)} at {wait.node}, {ended}"
 
 
 def _run_entries(run: Run, timeline: Timeline) -> Iterator[_Entry]:
@@ -144,6 +151,11 @@ def _approval_entries(one: Approval) -> Iterator[_Entry]:
         why = f": {one.reason}" if one.reason else ""
         verb = "edited and approved" if one.decision == "edit" else one.state
         yield one.decided_at, "decided", f"{one.id} {verb}{by}{own}{why}"
+
+
+def _awaited(wait: Wait) -> str:
+    until = "" if wait.until is None else f" until {local_time(wait.until)}"
+    return f"event {wait.name!r}{until}" if wait.kind == "event" else f"its time{until}"
 
 
 def _request_of(run: Run) -> str:

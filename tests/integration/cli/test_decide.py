@@ -30,7 +30,7 @@ def test_an_edit_is_published_as_edited(cli: Any, propose: Propose, tmp_path: Pa
     assert "edit" == cli("approvals", "--all", "--json").json[0]["decision"]
 
 
-BAD_EDITS = (
+BAD_EDITS: tuple[tuple[list[str], str], ...] = (
     ([], "nothing to edit: give --set FIELD=VALUE"),
     (["--set", "title"], "--set takes FIELD=VALUE, not 'title'"),
     (["--set", "titel=x"], "no argument 'titel'"),

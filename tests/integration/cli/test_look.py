@@ -65,6 +65,24 @@ def test_approvals_are_listed_while_they_are_open(cli: Any, propose: Propose) ->
     assert [identifier] == [one["id"] for one in cli("approvals", "--all", "--thread", "t", "--json").json]
 
 
+def test_a_thread_that_waits_for_an_event_says_for_which(cli: Any, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "patient_agent.py").write_text(
+        "from typing import TypedDict\n"
+        "from langgraph.graph import END, START, StateGraph\n"
+        "from standfast.tools.waits import wait_for_event\n"
+        "class State(TypedDict):\n    paid: str\n"
+        "async def wait(state):\n    await wait_for_event('payment')\n    return {'paid': 'yes'}\n"
+        "graph = StateGraph(State)\n"
+        "graph.add_node('wait', wait)\ngraph.add_edge(START, 'wait')\ngraph.add_edge('wait', END)\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    done = cli("run", '{"paid": "no"}', "--thread", "t", "--graph", "patient_agent:graph")
+    assert done.code == 3, done.err
+    assert done.out.startswith("Waiting for an event or a time: standfast show t")
+    assert "It waits for event 'payment'" in cli("show", "t").out
+    assert "payment" == cli("show", "t", "--json").json["waits"][0]["name"]
+
+
 def test_threads_are_listed_newest_first(cli: Any, propose: Propose) -> None:
     assert cli("threads").err.startswith("There are no threads yet")
     propose("first"), propose("second")

@@ -20,7 +20,8 @@ def test_the_first_line_of_the_readme_stops_at_the_approval_and_any_folder_answe
     script: Any, tmp_path: Path
 ) -> None:
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
-    here.mkdir(), elsewhere.mkdir()
+    here.mkdir()
+    elsewhere.mkdir()
 
     asked = script("run", FIRST_REQUEST, "--docs", str(REPOSITORY / "notebooks/documents"), cwd=here)
     assert asked.code == 3, asked.err
