@@ -73,22 +73,29 @@ async def migrate(url: str, *, report: Callable[[str], None] = lambda _: None) -
 
 
 async def is_current(conn: Connection) -> bool:
-    """Whether nothing is missing. Raises `SchemaTooNew` if a newer release was here."""
+    """Whether nothing is missing. Raises `SchemaTooNew` if a newer release was here, `SchemaOutOfDate` if another was."""
     cursor = await conn.execute("select to_regclass('standfast.migrations') is not null as known")
     row = await cursor.fetchone()
     if row is None or not row["known"]:
         return False
-    cursor = await conn.execute("select number, component, version from standfast.migrations")
+    cursor = await conn.execute("select number, component, version, sha256 from standfast.migrations")
     rows = await cursor.fetchall()
-    newest = migrations()[-1].number
-    done = {row["number"] for row in rows if row["component"] == "standfast"}
-    if done and max(done) > newest:
+    known = {one.number: one for one in migrations()}
+    done = {row["number"]: row["sha256"] for row in rows if row["component"] == "standfast"}
+    if done and max(done) > max(known):
         raise errors.SchemaTooNew(
-            f"the database has migration {max(done)}, this release knows {newest}; upgrade Standfast",
+            f"the database has migration {max(done)}, this release knows {max(known)}; upgrade Standfast",
             number=max(done),
         )
+    for number, sha256 in done.items():
+        if known[number].sha256 != sha256:
+            raise errors.SchemaOutOfDate(
+                f"the database was migrated by another text of {known[number].name} than this release has "
+                "(an unreleased version made it); use a fresh database",
+                number=number,
+            )
     versions = {row["component"]: row["version"] for row in rows if row["component"] != "standfast"}
-    return done == {one.number for one in migrations()} and versions == _versions()
+    return done.keys() == known.keys() and versions == _versions()
 
 
 def _versions() -> dict[str, str]:

@@ -20,7 +20,7 @@ from standfast.checkpoint.threads import NewRun, OnBusy
 from standfast.checkpoint.threads import Settings as RunSettings
 from standfast.graph.door import graph_input, text_of, thread_id_of
 from standfast.graph.ingest import collect
-from standfast.nodes.models import default_model
+from standfast.nodes.models import default_model, load_model
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
 from standfast.tools.readers import ReadDocument, SkippedFile
@@ -72,6 +72,7 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
     model = collection = None
     if spec.operations is not None:
         model = options.model or spec.model or default_model()
+        await asyncio.to_thread(load_model, model)  # a run whose model cannot be used is refused, not accepted
         directory = await asyncio.to_thread(_absolute, options.reports_dir or settings.reports_dir or "reports")
         run_settings = RunSettings(options.context, directory, settings.reports_url)
         if options.documents:

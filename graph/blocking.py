@@ -44,7 +44,7 @@ class Runtime(AsyncRuntime):
     _portal_context: AbstractContextManager[BlockingPortal] | None = None
     _thread: int | None = None
 
-    def __enter__(self) -> Runtime:
+    def __enter__(self) -> Self:
         context = start_blocking_portal("asyncio", name="standfast-runtime")
         self._portal = context.__enter__()
         self._portal_context = context

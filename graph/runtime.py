@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.runtime import RunControl
@@ -103,7 +103,7 @@ class AsyncRuntime(Operators):
 
     # -- life
 
-    async def __aenter__(self) -> AsyncRuntime:
+    async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             database = await stack.enter_async_context(opened(self._url, settings=self._settings))
             store = Store.over(database, self._types)
