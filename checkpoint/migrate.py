@@ -73,7 +73,10 @@ async def migrate(url: str, *, report: Callable[[str], None] = lambda _: None) -
 
 
 async def is_current(conn: Connection) -> bool:
-    """Whether nothing is missing. Raises `SchemaTooNew` if a newer release was here, `SchemaOutOfDate` if another was."""
+    """Whether nothing is missing.
+
+    Raises `SchemaTooNew` if a newer release was here, `SchemaOutOfDate` if one with other migrations was.
+    """
     cursor = await conn.execute("select to_regclass('standfast.migrations') is not null as known")
     row = await cursor.fetchone()
     if row is None or not row["known"]:
