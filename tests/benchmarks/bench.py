@@ -20,7 +20,8 @@ from typing import Final, Literal
 
 from contenders import STEPS, Drive, contenders
 from ledger import Costs, ledger_costs
-from messages import Shape, stored_per_step
+from messages import OURS as OURS_KEPT
+from messages import WHOLE_LIST, stored_per_step
 from place import fresh_database
 from rich.console import Console
 from rich.table import Table
@@ -83,12 +84,13 @@ async def measure(url: str, size: Size) -> list[Measurement]:
             await asyncio.gather(*(drive() for _ in range(min(size.at_a_time, 40))))
         seconds, rates = await rounds(drives, size)
     costs = await ledger_costs(url, size.operations)
-    stored = {shape: await stored_per_step(url, shape, size.steps) for shape in Shape}
+    whole = await stored_per_step(url, WHOLE_LIST, size.steps)
+    deltas = await stored_per_step(url, OURS_KEPT, size.steps)
     return [
         *_compared("time per step, one thread at a time", seconds, "ms", 1000.0 / STEPS, "at most", ALONE),
         *_compared(f"steps, {size.at_a_time} threads at a time", rates, "1/s", STEPS, "at least", TOGETHER),
         *_ledger(costs),
-        *_messages(stored, size.steps),
+        *_messages(whole, deltas, size.steps),
     ]
 
 
@@ -160,15 +162,14 @@ def _ledger(costs: Costs) -> Iterator[Measurement]:
     )
 
 
-def _messages(stored: Mapping[Shape, float], steps: int) -> Iterator[Measurement]:
-    whole = stored[Shape.WHOLE_LIST]
+def _messages(whole: float, deltas: float, steps: int) -> Iterator[Measurement]:
     yield Measurement(f"stored per step of a {steps}-step thread, 2 kB messages: whole list", whole / 1000, "kB")
     yield Measurement(
         name=f"stored per step of a {steps}-step thread, 2 kB messages: {OURS}",
-        value=stored[Shape.OURS] / 1000,
+        value=deltas / 1000,
         unit="kB",
         baseline="whole list",
-        ratio=stored[Shape.OURS] / whole,
+        ratio=deltas / whole,
     )
 
 

@@ -55,7 +55,7 @@ def loop() -> StateGraph[State, None, State, State]:
     return graph
 
 
-def first() -> dict[str, Any]:
+def first() -> State:
     """The input of a thread."""
     return {"step": 0, "record": {}, "text": "Check the order."}
 

@@ -15,7 +15,6 @@ import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Annotated, Any, Final, NotRequired, TypedDict
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
@@ -35,13 +34,9 @@ CUT: Final = (50, 200, 500)
 DISTANCES: Final = (1000, 200, 100, 50, 20)
 
 Kept = Any  # an annotated list of messages: a type made at run time
-
-
-class Shape(Enum):
-    """How the messages of a thread are kept."""
-
-    OURS = Messages
-    WHOLE_LIST = Annotated[list[AnyMessage], add_messages]
+OURS: Final[Kept] = Messages
+WHOLE_LIST: Final[Kept] = Annotated[list[AnyMessage], add_messages]
+REDUCER: Final[Any] = _messages_delta_reducer
 
 
 @dataclass(frozen=True)
@@ -56,16 +51,16 @@ class Cost:
 
 def delta(distance: int) -> Kept:
     """Messages as deltas, the whole list again after `distance` updates."""
-    return Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=distance)]
+    return Annotated[list[AnyMessage], DeltaChannel(REDUCER, snapshot_frequency=distance)]
 
 
 def conversation(kept: Kept) -> StateGraph[Any, Any, Any, Any]:
     """A loop that adds one message a step until there are `steps`."""
     # A class would hide the run-time type behind a postponed annotation.
-    state = TypedDict("state", {"messages": kept, "step": NotRequired[int], "steps": int})  # type: ignore[misc]  # noqa: UP013
+    state = TypedDict("state", {"messages": kept, "step": NotRequired[int], "steps": int})  # noqa: UP013
     words = random.Random(1)  # the same text each time, which compresses like text and not like a repeated line
 
-    async def talk(state: dict[str, Any]) -> dict[str, Any]:
+    async def talk(state: Any) -> dict[str, Any]:
         step = state.get("step", 0) + 1
         text = "".join(words.choices(string.ascii_lowercase + "     ", k=SIZE))
         return {"messages": [AIMessage(text, id=f"message-{step}")], "step": step}
@@ -109,9 +104,9 @@ async def stored(url: str, thread: str) -> int:
     return int(row[0])
 
 
-async def stored_per_step(url: str, shape: Shape, steps: int) -> float:
+async def stored_per_step(url: str, kept: Kept, steps: int) -> float:
     """Bytes stored for each step of a thread of `steps` steps."""
-    return (await cost(url, shape.value, steps)).stored / steps
+    return (await cost(url, kept, steps)).stored / steps
 
 
 async def compare(url: str, cut: Sequence[int]) -> Table:
@@ -119,7 +114,7 @@ async def compare(url: str, cut: Sequence[int]) -> Table:
     shown = Table(title="Messages of 2 kB, one a step")
     for column in ("kept as", "steps", "MB", "kB a step", "ms a step", "ms to read"):
         shown.add_column(column, justify="left" if column == "kept as" else "right")
-    shapes: dict[str, Kept] = {"whole list": Shape.WHOLE_LIST.value}
+    shapes: dict[str, Kept] = {"whole list": WHOLE_LIST}
     shapes |= {f"deltas, snapshot after {distance}": delta(distance) for distance in DISTANCES}
     for name, kept in shapes.items():
         for steps in cut:
