@@ -58,7 +58,7 @@ class Size:
     operations: int
 
 
-FULL: Final = Size(rounds=9, one_by_one=10, at_a_time=200, steps=200, operations=100)
+FULL: Final = Size(rounds=7, one_by_one=30, at_a_time=200, steps=200, operations=100)
 SHORT: Final = Size(rounds=2, one_by_one=2, at_a_time=8, steps=20, operations=5)
 
 
@@ -99,10 +99,10 @@ async def rounds(drives: Mapping[str, Drive], size: Size) -> tuple[dict[str, lis
     seconds: dict[str, list[float]] = {name: [] for name in drives}
     rates: dict[str, list[float]] = {name: [] for name in drives}
     for number in range(size.rounds):
-        spent = dict.fromkeys(drives, 0.0)
+        spent: dict[str, list[float]] = {name: [] for name in drives}
         for turn in range(size.one_by_one):
             for name in _turned(tuple(drives), turn):
-                spent[name] += await _timed(drives[name])
+                spent[name].append(await _timed(drives[name]))
         for name in _turned(tuple(drives), number):
             gc.collect()  # what the one before has left is not this one's
 
@@ -110,8 +110,8 @@ async def rounds(drives: Mapping[str, Drive], size: Size) -> tuple[dict[str, lis
                 await asyncio.gather(*(drive() for _ in range(size.at_a_time)))
 
             rates[name].append(size.at_a_time / await _timed(together))
-        for name, total in spent.items():
-            seconds[name].append(total / size.one_by_one)
+        for name, times in spent.items():
+            seconds[name].append(median(times))
     return seconds, rates
 
 
