@@ -93,7 +93,7 @@ class Worker:
     async def run(self) -> bool:
         """Work until told to stop, or cancelled, then drain; a database that goes away is waited for.
 
-        False if something was left behind that would not end: a step that ignores its cancellation.
+        False if a step was cut off, which may still be at work in a thread, or something would not end at all.
         """
         _LOG.info("worker %s serves %s", self._me.name, ", ".join(self._me.graphs))
         chores = [asyncio.create_task(self._answer_bells()), asyncio.create_task(self._sweep())]
@@ -221,7 +221,7 @@ class Worker:
         elif goodbye.exception() is not None:
             _LOG.warning("could not say goodbye: %s", goodbye.exception())
         _LOG.info("worker %s is gone", self._me.name)
-        return not left
+        return not left and not late
 
     # -- health
 

@@ -24,6 +24,7 @@ from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.worker import Worker, WorkerOptions
 
 _VERSION = "1"
+_CLOSING_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -50,11 +51,14 @@ def worker(
     logs.configure(log)
     options = WorkerOptions(concurrency, grace, name, health_file, health_port)
     places = [_place(one) for one in graphs] or [_Place(DEFAULT_NAME, _VERSION, build_agent())]
+    loop = asyncio.new_event_loop()
     with session(database) as current:
-        if not asyncio.run(_work(current, places, options)):
-            # A step that ignores its cancellation would keep the interpreter from ending.
-            logging.shutdown()
-            os._exit(SUCCEEDED)
+        ended = loop.run_until_complete(_work(current, places, options))
+    if not ended:
+        logging.shutdown()
+        os._exit(SUCCEEDED)  # the interpreter would wait for threads in which a step is still at work
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
     return SUCCEEDED
 
 
@@ -67,14 +71,16 @@ async def _work(current: Session, places: Sequence[_Place], options: WorkerOptio
         AsyncRuntime(one.graph, database_url=current.url, name=one.name, version=one.version, settings=current.settings)
         for one in places
     ]
-    async with contextlib.AsyncExitStack() as stack:
-        first = await stack.enter_async_context(runtimes[0])
+    stack = contextlib.AsyncExitStack()
+    first = await stack.enter_async_context(runtimes[0])
+    try:
         for other in runtimes[1:]:
             other.join(first)
-        ended = await Worker(runtimes, options, stop=stop).run()
-        if not ended:
-            stack.pop_all()  # closing would wait for what does not end
-        return ended
+        return await Worker(runtimes, options, stop=stop).run()
+    finally:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSING_SECONDS):
+                await stack.aclose()
 
 
 def _interrupted(stop: asyncio.Event) -> None:
