@@ -59,7 +59,7 @@ class Listener:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._listen())
             if followed.readers == 1:
-                await self._run_events.follow([thread_id], seconds=_FOLLOWED_SECONDS)
+                await self._follow([thread_id])
             yield
         finally:
             followed.readers -= 1
@@ -128,4 +128,8 @@ class Listener:
                     break
             if loop.time() - renewed > _FOLLOWED_SECONDS / 3:
                 renewed = loop.time()
-                await self._run_events.follow(list(self._followed), seconds=_FOLLOWED_SECONDS)
+                await self._follow(list(self._followed))
+
+    async def _follow(self, thread_ids: list[str]) -> None:
+        async with self._one_look:
+            await self._run_events.follow(thread_ids, seconds=_FOLLOWED_SECONDS)

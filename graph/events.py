@@ -1,7 +1,7 @@
 """The events of a run: from LangGraph's stream to what is recorded, and from what is recorded back to text.
 
-Kinds: `run_begin`, `run_end`, `run_wait`; `step_begin`, `step_end`; `token`, `answer`, `superseded`; `operation_begin`,
-`operation_end`, `progress`; `approval_open`, `approval_decided`; `custom`.
+Kinds: `run_begin`, `run_resume`, `run_wait`, `run_end`; `step_begin`, `step_end`; `token`, `answer`, `superseded`;
+`operation_begin`, `progress`, `operation_end`; `approval_open` (again with each drive), `approval_decided`; `custom`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,21 @@ def event_of(namespace: tuple[str, ...], mode: str, part: Any) -> tuple[str, tup
 def fold_text(events: Iterable[RunEvent]) -> dict[str, str]:
     """The text of each answer, by its message's id, as its tokens have told it so far.
 
-    What a dead attempt had streamed is left out as soon as the events say so. Of a finished answer this is the
-    text of the stored message.
+    What a dead attempt had streamed is left out as soon as the events say so: by name, or because the run goes on
+    in another drive and the step had not ended. Of a finished answer this is the text of the stored message.
     """
     texts: dict[str, str] = {}
+    unfinished: dict[str, tuple[str, ...]] = {}  # the way to the step that each answer belongs to
     for event in events:
-        if event.kind == "token":
+        if event.kind in ("token", "answer"):
+            unfinished[event.data["message"]] = event.path
+        if event.kind == "step_end":
+            unfinished = {one: path for one, path in unfinished.items() if path[: len(event.path)] != event.path}
+        elif event.kind == "run_resume":
+            for message in unfinished:
+                texts.pop(message, None)
+            unfinished.clear()
+        elif event.kind == "token":
             texts[event.data["message"]] = texts.get(event.data["message"], "") + event.data["text"]
         elif event.kind == "superseded":
             texts.pop(event.data["message"], None)

@@ -44,7 +44,8 @@ async def follow_events(
 ) -> AsyncIterator[RunEvent]:
     """The run's events after a number (negative: the last n), until it ends or waits."""
     if after < 0:
-        after = max(0, await store.run_events.last(thread_id, run_id) + after)
+        last = await listener.look(("last", thread_id, run_id), lambda: store.run_events.last(thread_id, run_id))
+        after = max(0, last + after)
     async with listener.following(thread_id):
         while True:
             seen, page = listener.seen(thread_id), partial(_page, store, thread_id, run_id, after)

@@ -23,7 +23,8 @@ _LOG = logging.getLogger("standfast.parts")
 class Parts:
     """Hears of a drive's parts, and is iterated over. It can stand wherever a listener for events can.
 
-    `stream_mode` and `subgraphs` mean what they mean in LangGraph's `astream`. Raises `InvalidRequest`.
+    `stream_mode` and `subgraphs` mean what they mean in LangGraph's `astream`, with one difference: what is said
+    inside a subgraph is left out without `subgraphs`; LangGraph would repeat it at the end. Raises `InvalidRequest`.
     """
 
     def __init__(self, stream_mode: Mode | Sequence[Mode], *, subgraphs: bool) -> None:
@@ -44,8 +45,7 @@ class Parts:
         """Take one part, if it is wanted."""
         if self._gone or mode not in self.modes:
             return
-        # Without subgraphs LangGraph leaves their parts out, except what their nodes write to the stream.
-        if namespace and not self._subgraphs and mode != "custom":
+        if namespace and not self._subgraphs:
             return
         shaped: Any = part if self._alone else (mode, part)
         if self._subgraphs:

@@ -204,9 +204,10 @@ class AsyncRuntime(Operators):
         event's `seq`. Raises `UnknownThread`.
         """
         thread = thread_id_of(thread_id)
-        run = run_id or (await self.store.threads.get(thread)).run_id
-        assert run is not None
         store, _, listener = self._parts
+        # Many may begin to read at once: they look together.
+        run = run_id or (await listener.look(("run", thread), lambda: store.threads.get(thread))).run_id
+        assert run is not None
         async for event in follow_events(store, listener, thread, run, after=after):
             yield event
 

@@ -38,6 +38,7 @@ def approval_node(
         request = await _open(drive, operation, state)
         reach("node.approval")
         if request.state == "open":
+            drive.tell("approval_open", path_of(config), {"id": request.id, "operation": request.operation})
             interrupt(approval_request(request, state["call"]["id"]))
             request = await drive.approvals.get(request.id)
         if request.state == "open":

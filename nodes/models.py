@@ -7,10 +7,12 @@ model meant.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 import openai
 from langchain_core.language_models import BaseChatModel
@@ -56,7 +58,23 @@ def load_model(name: str) -> BaseChatModel:
             model=name,
         )
     # Attempts are counted in the ledger: the client must not add its own.
-    return ChatOpenAI(model=model, max_retries=0, timeout=_REQUEST_SECONDS, stream_usage=True)
+    return ChatOpenAI(
+        model=model, max_retries=0, timeout=_REQUEST_SECONDS, stream_usage=True, http_async_client=_client_of_loop()
+    )
+
+
+_clients: WeakKeyDictionary[asyncio.AbstractEventLoop, openai.DefaultAsyncHttpxClient] = WeakKeyDictionary()
+
+
+def _client_of_loop() -> openai.DefaultAsyncHttpxClient | None:
+    """One client for each event loop: LangChain's own is one for the process, and fails in its second loop."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+    if loop not in _clients:
+        _clients[loop] = openai.DefaultAsyncHttpxClient(timeout=_REQUEST_SECONDS)
+    return _clients[loop]
 
 
 class IncompleteAnswer(ConnectionError):
