@@ -1,6 +1,6 @@
 """The model's test server, spoken to by the client that Standfast uses."""
 
-# ruff: noqa: SIM300 - expected stands left of actual
+
 
 from __future__ import annotations
 

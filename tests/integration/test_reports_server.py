@@ -1,6 +1,6 @@
 """The reports API of the tests: idempotency keys as receivers honour them, effects that can be counted."""
 
-# ruff: noqa: SIM300 - expected stands left of actual
+
 
 from __future__ import annotations
 

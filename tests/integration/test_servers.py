@@ -1,6 +1,6 @@
 """What holds for every test server: the script, the log, the end, and life as a process."""
 
-# ruff: noqa: SIM300 - expected stands left of actual
+
 
 from __future__ import annotations
 
