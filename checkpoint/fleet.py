@@ -16,7 +16,7 @@ import psycopg
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.database import Database, connect, describe
-from standfast.checkpoint.lease import Lease, claim_due
+from standfast.checkpoint.lease import Lease, claim_due, release
 from standfast.checkpoint.statements import statements
 
 _SQL = statements("fleet")
@@ -67,6 +67,10 @@ class Fleet:
     async def claim_due(self, thread_id: str, *, seconds: float, worker: str) -> Lease | None:
         """See `standfast.checkpoint.lease.claim_due`."""
         return await claim_due(self._database, thread_id, seconds=seconds, worker=worker)
+
+    async def release(self, lease: Lease) -> None:
+        """See `standfast.checkpoint.lease.release`."""
+        await release(self._database, lease)
 
     async def sweep(self, graphs: Sequence[str], *, most: int = 200) -> list[str]:
         """Ring for overdue threads and for those whose driver has died; returns their ids."""

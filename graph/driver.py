@@ -41,7 +41,8 @@ class Driver:
     """One drive. `last_event` is the newest number of the run's events, `on_event` hears of each stored one.
 
     A drain that is requested of `control` stops it after the step under way, in nested graphs too. With
-    `stream_models` the answers of models that nodes call by themselves are told of too.
+    `stream_models` the answers of models that nodes call by themselves are told of too. With `keep_on_error`
+    whoever catches its error has the lease still, and says what becomes of the thread.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Driver:
         last_event: int,
         on_event: OnEvent | None = None,
         control: RunControl | None = None,
+        keep_on_error: bool = False,
         stream_models: bool = False,
     ) -> None:
         self._store = store
@@ -94,6 +96,7 @@ class Driver:
         }
         self._cancelled = lease.cancel_requested
         self._control = control or RunControl()
+        self._keep_on_error = keep_on_error
 
     async def drive(self) -> Result:
         """Go on until the run ends or waits. Raises `LeaseLost`, `GraphChanged`, `StorageUnavailable`."""
@@ -103,10 +106,10 @@ class Driver:
             return await self._drive(loop)
         except errors.LeaseLost:
             raise
-        except BaseException:
+        except BaseException as error:
             # Interrupted from outside, or something that no retry mends: what has finished stays finished, and
             # the thread stays due for whoever comes next.
-            await asyncio.shield(self._let_go())
+            await asyncio.shield(self._let_go(keep=self._keep_on_error and isinstance(error, Exception)))
             raise
         finally:
             self._keeper.drop(self._lease)
@@ -266,10 +269,11 @@ class Driver:
             error=error,
         )
 
-    async def _let_go(self) -> None:
+    async def _let_go(self, *, keep: bool = False) -> None:
         try:
             await self._saver.aflush()
-            await release(self._store.database, self._lease)
+            if not keep:
+                await release(self._store.database, self._lease)
         except errors.StandfastError:
             pass  # the lease runs out by itself, and the next driver goes on from what is committed
 

@@ -298,12 +298,18 @@ class AsyncRuntime(Operators):
         return await self.acarry_on(thread)
 
     async def adrive(
-        self, lease: Lease, on_event: OnEvent | None = None, *, control: RunControl | None = None
+        self,
+        lease: Lease,
+        on_event: OnEvent | None = None,
+        *,
+        control: RunControl | None = None,
+        keep_on_error: bool = False,
     ) -> Result:
         """Drive the latest run of a thread whose lease has just been claimed, until it ends or parks.
 
         A drain that is requested of `control` lets the step under way finish, and leaves the thread due. A run
-        that has ended, or needs attention, is left as it is.
+        that has ended, or needs attention, is left as it is. The lease is given up, also when something is raised;
+        with `keep_on_error` the caller has it then, unless it was interrupted.
         """
         thread = lease.thread_id
         try:
@@ -313,14 +319,15 @@ class AsyncRuntime(Operators):
             run = await self.store.threads.run(thread, run_id)
             at_rest = run.state != "open" and not (run.state == "needs_attention" and lease.cancel_requested)
             last_event = await self.store.run_events.last(thread, run_id)
-        except BaseException:
-            with contextlib.suppress(errors.StandfastError):
-                await asyncio.shield(release(self.store.database, lease))
+        except BaseException as error:
+            if not (keep_on_error and isinstance(error, Exception)):
+                with contextlib.suppress(errors.StandfastError):
+                    await asyncio.shield(release(self.store.database, lease))
             raise
         if at_rest:
             await leave(self.store.database, lease)
             return await self._as_it_is(thread, run_id)
-        return await self._driver(lease, run, on_event, last_event, control).drive()
+        return await self._driver(lease, run, on_event, last_event, control, keep_on_error).drive()
 
     async def _to_rest(self, result: Result, on_event: OnEvent | None) -> Result:
         """After a drive: go on as long as what the run waited for has come since it parked."""
@@ -334,7 +341,13 @@ class AsyncRuntime(Operators):
         return result if result.run_id == run_id else await self._follow(thread_id, run_id, on_event)
 
     def _driver(
-        self, lease: Lease, run: Run, on_event: OnEvent | None, last_event: int, control: RunControl | None = None
+        self,
+        lease: Lease,
+        run: Run,
+        on_event: OnEvent | None,
+        last_event: int,
+        control: RunControl | None = None,
+        keep_on_error: bool = False,
     ) -> Driver:
         return Driver(
             self.store,
@@ -346,6 +359,7 @@ class AsyncRuntime(Operators):
             last_event=last_event,
             on_event=on_event,
             control=control,
+            keep_on_error=keep_on_error,
             stream_models=self._stream_models,
         )
 

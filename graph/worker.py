@@ -63,7 +63,9 @@ class Served(Protocol):
     @property
     def lease_seconds(self) -> float: ...
 
-    async def adrive(self, lease: Lease, *, control: RunControl | None = None) -> Result: ...
+    async def adrive(
+        self, lease: Lease, *, control: RunControl | None = None, keep_on_error: bool = False
+    ) -> Result: ...
 
     async def aput_aside(self, lease: Lease, reason: str) -> None: ...
 
@@ -187,11 +189,12 @@ class Worker:
         if lease is None:
             return
         try:
-            result = await runtime.adrive(lease, control=self._control)
+            result = await runtime.adrive(lease, control=self._control, keep_on_error=True)
         except (errors.LeaseLost, errors.RuntimeClosed):
             raise
         except errors.StorageUnavailable:
-            await asyncio.sleep(SWEEP_SECONDS)  # it is due again already; a full disk must not make us spin
+            await asyncio.sleep(SWEEP_SECONDS)  # a disk that is full must not make us spin
+            await self._fleet.release(lease)
             raise
         except Exception as error:  # noqa: BLE001
             # Whatever this code cannot continue would come back at once: it is put before a person.
