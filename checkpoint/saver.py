@@ -7,7 +7,8 @@ Invariants:
   of the event loop (a slow sibling is still running) they are flushed on their own, so that what has finished
   stays finished. `aput_writes` takes its place before its first await and never waits for a flush: LangGraph
   may await it before the checkpoint that would carry the rows.
-- All values stand in sealed columns; the checkpoint's JSONB holds versions only.
+- All values stand in sealed columns: small ones together in the checkpoint's own row, the others each in a row
+  that is written once for each version. The checkpoint's JSONB holds versions only.
 
 One object serves one lease, over the shared pool. The SQL of the parent class is used as it is; it is private
 to langgraph-checkpoint-postgres, and a canary test watches it.
@@ -51,6 +52,7 @@ _TURNS: Final = 8  # measured: at most one turn lies between a step's last write
 _AT_ONCE: Final = frozenset({"__error_source_node__"})  # an error handler must not run beside a lost marker
 _METADATA: Final = frozenset({"source", "step", "parents", "run_id", "counters_since_delta_snapshot"})
 
+_SMALL: Final = 256  # characters, or bytes of an integer
 _TAG: Final = "standfast"  # in the rows' type column: a sealed value, see standfast.checkpoint.seal
 
 # The parameters of `append` in their order, as `put_step` names them.
@@ -80,6 +82,8 @@ class LeasedSaver(AsyncPostgresSaver):
     switched off only by the conformance suite, which writes several roots. `metadata_keys` are stored beside
     the ones that LangGraph itself needs; nothing else of a run's configuration is.
     """
+
+    SELECT_SQL = _SQL["select"].decode() + " "
 
     def __init__(
         self,
@@ -143,7 +147,10 @@ class LeasedSaver(AsyncPostgresSaver):
         )
         values = checkpoint["channel_values"]
         versions = {channel: version for channel, version in new_versions.items() if channel in values}
-        blobs = self._dump_blobs(thread, namespace, values, versions)
+        small = {channel: value for channel, value in values.items() if _is_small(value)}
+        at = ("checkpoints", thread, namespace, checkpoint["id"], "sealed")
+        large = {channel: version for channel, version in versions.items() if channel not in small}
+        blobs = self._dump_blobs(thread, namespace, values, large)
         stripped = {
             **checkpoint,
             "channel_values": {name: True for name, value in values.items() if isinstance(value, _DeltaSnapshot)},
@@ -156,6 +163,7 @@ class LeasedSaver(AsyncPostgresSaver):
             "check_head": self._check_head,
             "forked": self._forked and namespace not in self._written,
             "checkpoint": Jsonb(stripped),
+            "sealed": self.sealer.seal(small, at=at, where="state") if small else None,
             "metadata": Jsonb(self._metadata(config, metadata)),
             "tag": _TAG,
             "blob_keys": Json([row[2:4] for row in blobs]),
@@ -408,6 +416,9 @@ class LeasedSaver(AsyncPostgresSaver):
 
         versions = value["checkpoint"]["channel_versions"]
         values = {}
+        if value["sealed"] is not None:
+            at = ("checkpoints", thread, namespace, value["checkpoint_id"], "sealed")
+            values = self.sealer.unseal(value["sealed"], at=at, where=f"thread {thread!r}, state")
         for raw_name, kind, blob in value["channel_values"] or ():
             name = raw_name.decode()
             at = ("checkpoint_blobs", thread, namespace, name, str(versions[name]))
@@ -523,6 +534,16 @@ class _SealedValues:
         if data[0] != _TAG:
             raise _foreign(data[0], "state")
         return self._sealer.unseal(data[1], at=("checkpoint",), where="state")
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a value is written with each checkpoint rather than once in a row of its own."""
+    kind = type(value)
+    return value is None or kind in (bool, float) or (kind in (str, int) and _size(value) <= _SMALL)
+
+
+def _size(value: str | int) -> int:
+    return len(value) if isinstance(value, str) else value.bit_length() // 8
 
 
 def _foreign(kind: str, where: str) -> errors.UnknownStoredType:

@@ -24,10 +24,25 @@ blobs as (
       from fenced,
            rows from (json_array_elements(%(blob_keys)b), unnest(%(blobs)b::bytea[])) as b (key, blob)
     on conflict do nothing)
-insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata)
-select %(thread)b, %(namespace)b, %(id)b, %(parent)b, %(checkpoint)b, %(metadata)b from fenced
+insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata, sealed)
+select %(thread)b, %(namespace)b, %(id)b, %(parent)b, %(checkpoint)b, %(metadata)b, %(sealed)b from fenced
 on conflict (thread_id, checkpoint_ns, checkpoint_id)
-do update set checkpoint = excluded.checkpoint, metadata = excluded.metadata
+do update set checkpoint = excluded.checkpoint, metadata = excluded.metadata, sealed = excluded.sealed
+
+-- name: select
+-- The parent's statement with the sealed column; it appends its own conditions.
+select thread_id, checkpoint, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata, sealed,
+       (select array_agg(array[b.channel::bytea, b.type::bytea, b.blob])
+          from jsonb_each_text(checkpoint -> 'channel_versions') as v
+          join checkpoint_blobs b
+            on b.thread_id = checkpoints.thread_id and b.checkpoint_ns = checkpoints.checkpoint_ns
+           and b.channel = v.key and b.version = v.value) as channel_values,
+       (select array_agg(array[w.task_id::bytea, w.channel::bytea, w.type::bytea, w.blob,
+                               convert_to(w.task_path, 'UTF8'), w.idx::text::bytea])
+          from checkpoint_writes w
+         where w.thread_id = checkpoints.thread_id and w.checkpoint_ns = checkpoints.checkpoint_ns
+           and w.checkpoint_id = checkpoints.checkpoint_id) as pending_writes
+  from checkpoints
 
 -- name: delete_checkpoints
 delete from checkpoints where thread_id = %s
@@ -53,8 +68,8 @@ delete from checkpoint_blobs b
        and c.checkpoint -> 'channel_versions' ->> b.channel = b.version)
 
 -- name: copy_checkpoints
-insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata)
-select %s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata
+insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, sealed)
+select %s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, sealed
   from checkpoints where thread_id = %s
 on conflict do nothing
 
