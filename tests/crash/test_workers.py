@@ -318,9 +318,9 @@ def test_a_row_that_somebody_keeps_locked_is_taken_from_him_and_the_log_says_so(
 
 
 def test_a_table_that_somebody_keeps_locked_is_named_in_the_log_and_waited_for(
-    fleet: Fleet, place: Place, eventually: Eventually, database_url: str
+    fleet: Fleet, place: Place, eventually: Eventually, database_url: str, tmp_path: Path
 ) -> None:
-    worker = fleet.worker("steps", health_file=place._folder / "health")
+    worker = fleet.worker("steps", health_file=tmp_path / "health")
     options = "-c search_path=standfast -c application_name=vacuum-cleaner"
     with psycopg.connect(database_url, options=options) as stranger:
         stranger.execute("lock table workers, threads in access exclusive mode")
