@@ -83,6 +83,7 @@ class Worker:
         if not runtimes or len(self._runtimes) != len(runtimes):
             raise errors.InvalidRequest("a worker serves at least one graph, each name and version once")
         self._database = runtimes[0].store.database
+        self._events = runtimes[0].store.events
         self._threads = runtimes[0].store.threads
         self._fleet = Fleet(self._database)
         self._me = Incarnation(self._options.name or worker_name(), tuple(self._runtimes), self._options.concurrency)
@@ -130,6 +131,7 @@ class Worker:
                 if count % _SEEN_EVERY == 0:
                     await self._watched(self._fleet.register(self._me))
                     await self._watched(self._fleet.seen(self._me))
+                    await self._watched(self._events.drop_expired())
                 await self._watched(self._fleet.sweep(self._me.graphs))
                 count += 1
                 self._sign_of_health()

@@ -290,3 +290,19 @@ async def test_a_wait_and_an_approval_are_open_side_by_side(opened: Any) -> None
         result = await runtime.aresume("t", approve=result.approvals[0].id, as_=Principal.vouched("a@example.com"))
         assert "succeeded" == result.status
         assert ["paid 5", "a box"] == [str(one.text) for one in result.messages if one.type == "tool"]
+
+
+async def test_a_worker_forgets_events_whose_time_is_over(waiter: Any, clock: Clock) -> None:
+    async with waiter() as runtime:
+        await runtime.aemit("a", 1, id="1", ttl=timedelta(hours=1))
+        clock.move(timedelta(hours=1))
+        stop = asyncio.Event()
+        work = asyncio.create_task(runtime.awork(stop=stop))
+        async with asyncio.timeout(10):
+            for _ in range(500):
+                if not await runtime.store.events.by_seq([1]):
+                    break
+                await asyncio.sleep(0.02)
+        stop.set()
+        await work
+        assert {} == await runtime.store.events.by_seq([1])
