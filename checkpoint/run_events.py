@@ -47,23 +47,19 @@ class RunEvents:
         self._database = database
         self._sealer = sealer
 
-    def seal(self, thread_id: str, run_id: str, event: RunEvent) -> bytes | None:
-        """The event's data as it is stored. Raises `UnstorableValue`."""
-        if event.data is None:
-            return None
-        return self._sealer.seal(event.data, at=("run_events", thread_id, run_id, str(event.seq)), where="event")
+    def snapshot(self, data: Any) -> Any:
+        """A copy of what somebody has told, as it would be read back. Raises `UnstorableValue`."""
+        codec = self._sealer.codec
+        return codec.decode(codec.encode(data, where="event"))
 
     def append(
-        self, thread_id: str, run_id: str, epoch: int, events: Sequence[tuple[RunEvent, bytes | None]]
+        self, thread_id: str, run_id: str, epoch: int, events: Sequence[RunEvent]
     ) -> tuple[bytes, tuple[Any, ...]]:
-        """The statement that appends events with their sealed data, to be sent in a fenced transaction."""
-        columns = (
-            [one.seq for one, _ in events],
-            [one.kind for one, _ in events],
-            ["|".join(one.path) for one, _ in events],
-            [data for _, data in events],
-        )
-        return _SQL["append"], (thread_id, run_id, epoch, *columns)
+        """The statement that appends consecutive events, to be sent in a fenced transaction."""
+        first, last = events[0].seq, events[-1].seq
+        told = [[one.kind, list(one.path), one.data] for one in events]
+        sealed = self._sealer.seal(told, at=("run_events", thread_id, run_id, str(last)), where="events")
+        return _SQL["append"], (thread_id, run_id, epoch, first, last, sealed)
 
     async def last(self, thread_id: str, run_id: str) -> int:
         """The newest event's number, 0 for none."""
@@ -71,24 +67,26 @@ class RunEvents:
         assert row is not None
         return int(row["seq"])
 
-    async def read(self, thread_id: str, run_id: str, *, after: int, limit: int = 500) -> list[RunEvent]:
-        """Events with numbers greater than `after`, in order."""
+    async def read(self, thread_id: str, run_id: str, *, after: int, limit: int = 200) -> list[RunEvent]:
+        """Events with numbers greater than `after`, in order; those of at most `limit` commits."""
+        events, _ = await self.page(thread_id, run_id, after=after, limit=limit)
+        return events
+
+    async def page(
+        self, thread_id: str, run_id: str, *, after: int, limit: int = 200
+    ) -> tuple[list[RunEvent], bool]:
+        """What `read` returns, and whether there may be more already."""
         params = {"thread": thread_id, "run": run_id, "after": after, "limit": limit}
-        return [
-            RunEvent(
-                seq=row["seq"],
-                epoch=row["epoch"],
-                kind=row["kind"],
-                path=tuple(row["path"].split("|")) if row["path"] else (),
-                data=None
-                if row["data"] is None
-                else self._sealer.unseal(
-                    row["data"], at=("run_events", thread_id, run_id, str(row["seq"])), where="event"
-                ),
-                at=row["at"],
-            )
-            for row in await self._database.fetch(_SQL["read"], params)
-        ]
+        events: list[RunEvent] = []
+        rows = await self._database.fetch(_SQL["read"], params)
+        for row in rows:
+            at = ("run_events", thread_id, run_id, str(row["last"]))
+            told = self._sealer.unseal(row["events"], at=at, where="events")
+            for seq, (kind, path, data) in enumerate(told, row["first"]):
+                if seq > after:  # a commit whose answer was lost may have been repeated as part of a longer one
+                    events.append(RunEvent(seq, row["epoch"], kind, tuple(path), data, row["at"]))
+                    after = seq
+        return events, len(rows) == limit
 
     async def follow(self, thread_ids: Sequence[str], *, seconds: float) -> None:
         """Ask to be told of changes of these threads for a while."""

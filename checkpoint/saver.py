@@ -56,7 +56,7 @@ _SMALL: Final = 256  # characters, or bytes of an integer
 _TAG: Final = "standfast"  # in the rows' type column: a sealed value, see standfast.checkpoint.seal
 
 # The parameters of `append` in their order, as `put_step` names them.
-_EVENTS: Final = ("thread", "run", "epoch", "seqs", "kinds", "paths", "datas")
+_EVENTS: Final = ("thread", "run", "epoch", "first", "last", "events")
 
 _Statement = tuple[str | bytes, Any]
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status
 
-_PAGE: Final = 500
+_PAGE: Final = 200  # commits
 _RESTING: Final = frozenset({Status.WAITING, Status.NEEDS_ATTENTION})
 
 
@@ -49,21 +49,21 @@ async def follow_events(
     async with listener.following(thread_id):
         while True:
             seen, page = listener.seen(thread_id), partial(_page, store, thread_id, run_id, after)
-            events, resting = await listener.look(("events", thread_id, run_id, after, seen), page)
+            events, more, resting = await listener.look(("events", thread_id, run_id, after, seen), page)
             for event in events:
                 after = event.seq
                 yield event
-            if len(events) == _PAGE:
+            if more:
                 continue
             if resting:
                 return
             await listener.wait(thread_id, seen)
 
 
-async def _page(store: Store, thread_id: str, run_id: str, after: int) -> tuple[list[RunEvent], bool]:
-    """The next events, and whether the run rests."""
+async def _page(store: Store, thread_id: str, run_id: str, after: int) -> tuple[list[RunEvent], bool, bool]:
+    """The next events, whether there are more already, and whether the run rests."""
     resting = await _rests(store, thread_id, run_id)  # looked at first: its last events come before it
-    return await store.run_events.read(thread_id, run_id, after=after, limit=_PAGE), resting
+    return (*await store.run_events.page(thread_id, run_id, after=after, limit=_PAGE), resting)
 
 
 async def _rests(store: Store, thread_id: str, run_id: str) -> bool:

@@ -1,7 +1,8 @@
 """Records what happens in a drive as the run's events: stored first, then shown.
 
 Invariant: events get their numbers here, where the lease is held, and ride in the transaction of the next
-checkpoint, wait or end. Tokens wait for none: they are put together and go on their own after a moment. Whoever
+checkpoint, wait or end. If none comes for a moment (for tokens, that are put together meanwhile, a shorter one) they
+go on their own. Whoever
 listens in this process hears of an event after its commit. What cannot be stored is told of in its place: an event
 never fails the step that it tells of.
 """
@@ -22,11 +23,12 @@ from standfast.checkpoint.run_events import RunEvent, RunEvents
 from standfast.checkpoint.threads import Run
 
 TOKEN: Final = "token"  # noqa: S105 - a piece of text
+_TOLD_BY_OTHERS: Final = frozenset({"custom", "progress"})
 _TOKEN_SECONDS: Final = 0.1
+_OTHER_SECONDS: Final = 0.5  # a step that takes longer than this is seen to have begun
 _TOKEN_CHARACTERS: Final = 2000
 
 OnEvent = Callable[[RunEvent], None]
-_Stored = tuple[RunEvent, bytes | None]  # an event, and its sealed data
 
 
 class Recorder:
@@ -50,8 +52,8 @@ class Recorder:
         self._on_event = on_event
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
-        self._waiting: list[_Stored] = []
-        self._sent: list[_Stored] = []
+        self._waiting: list[RunEvent] = []
+        self._sent: list[RunEvent] = []
         self._sent_to = last
         self._timer: asyncio.TimerHandle | None = None
         self._flusher: asyncio.Task[None] | None = None
@@ -63,25 +65,19 @@ class Recorder:
             return
         if kind == TOKEN and self._joined(path, data):
             return
+        if kind in _TOLD_BY_OTHERS:  # copied now: who has told it may go on to change it
+            try:
+                data = self._run_events.snapshot(data)
+            except UnstorableValue as error:
+                data = {"unstorable": str(error)}
         self._last += 1
-        self._waiting.append(self._stored(RunEvent(self._last, self._lease.epoch, kind, path, data, None)))
-        if kind == TOKEN and self._timer is None:
-            self._timer = self._loop.call_later(_TOKEN_SECONDS, self._flush_tokens)
-
-    def _stored(self, event: RunEvent) -> _Stored:
-        # Sealed now: the node may go on to change what it has told. Tokens are texts, and may yet grow.
-        if event.kind == TOKEN:
-            return event, None
-        try:
-            return event, self._run_events.seal(self._run.thread_id, self._run.id, event)
-        except UnstorableValue as error:
-            event = replace(event, data={"unstorable": str(error)})
-            return event, self._run_events.seal(self._run.thread_id, self._run.id, event)
+        self._waiting.append(RunEvent(self._last, self._lease.epoch, kind, path, data, None))
+        self._arm(_TOKEN_SECONDS if kind == TOKEN else _OTHER_SECONDS)
 
     def _joined(self, path: tuple[str, ...], data: Any) -> bool:
         if not self._waiting:
             return False
-        last, _ = self._waiting[-1]
+        last = self._waiting[-1]
         if last.kind != TOKEN or last.path != path or last.data["message"] != data["message"]:
             return False
         # One that was sent may have been stored, though nobody has heard of it.
@@ -89,7 +85,7 @@ class Recorder:
             return False
         if last.data["attempt"] != data["attempt"]:
             return False
-        self._waiting[-1] = replace(last, data={**data, "text": last.data["text"] + data["text"]}), None
+        self._waiting[-1] = replace(last, data={**data, "text": last.data["text"] + data["text"]})
         return True
 
     # -- what a transaction takes along
@@ -98,25 +94,20 @@ class Recorder:
         """The statement for all events that wait, to be sent in the next transaction."""
         if not self._waiting:
             return []
-        thread, run = self._run.thread_id, self._run.id
-        taken = [
-            (event, self._run_events.seal(thread, run, event) if event.kind == TOKEN else data)
-            for event, data in self._waiting
-        ]
-        self._sent, self._waiting, self._sent_to = taken, [], self._last
-        return [self._run_events.append(thread, run, self._lease.epoch, self._sent)]
+        self._sent, self._waiting, self._sent_to = self._waiting, [], self._last
+        return [self._run_events.append(self._run.thread_id, self._run.id, self._lease.epoch, self._sent)]
 
     def restore(self) -> None:
         """That transaction did not happen."""
         self._waiting, self._sent = self._sent + self._waiting, []
-        if self._waiting and self._timer is None:
-            self._timer = self._loop.call_later(_TOKEN_SECONDS, self._flush_tokens)
+        if self._waiting:
+            self._arm(_OTHER_SECONDS)
 
     def stored(self) -> None:
         """That transaction is committed: show what it took."""
         sent, self._sent = self._sent, []
         if self._on_event is not None:
-            for event, _ in sent:
+            for event in sent:
                 self._on_event(event)
 
     @property
@@ -124,12 +115,20 @@ class Recorder:
         """Whether events wait for a transaction."""
         return bool(self._waiting)
 
-    # -- tokens
+    # -- what waits for no transaction
 
-    def _flush_tokens(self) -> None:
+    def _arm(self, seconds: float) -> None:
+        when = self._loop.time() + seconds
+        if self._timer is not None:
+            if self._timer.when() <= when:
+                return
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._flush_now)
+
+    def _flush_now(self) -> None:
         self._timer = None
         if self._flusher is not None and not self._flusher.done():  # a slow one: these go after it
-            self._timer = self._loop.call_later(_TOKEN_SECONDS, self._flush_tokens)
+            self._arm(_TOKEN_SECONDS)
         elif self._waiting:
             self._flusher = self._loop.create_task(self._flush_quietly())
 

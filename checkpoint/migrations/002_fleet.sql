@@ -51,13 +51,12 @@ create index events_expiry on events (expires_at);
 create table run_events (
     thread_id text not null references threads (id) on delete cascade,
     run_id    uuid not null,
-    seq       integer not null,                         -- 1, 2, ... without gaps; only the lease's holder writes
+    first     integer not null,                         -- the events first..last of the run, without gaps; only
+    last      integer not null,                         -- the lease's holder writes, one row for each commit
     epoch     bigint not null,                          -- whose attempt it was
-    kind      text not null,
-    path      text not null,                            -- node names joined by '|', which none contains
-    data      bytea,
+    events    bytea not null,
     at        timestamptz not null default standfast.now(),
-    primary key (thread_id, run_id, seq)
+    primary key (thread_id, run_id, last)
 );
 
 create table workers (
@@ -414,12 +413,31 @@ end $$;
 
 -- Append to a run's events, with the numbers that the one writer has given them; sent again it changes nothing.
 create function append_events_1(
-    thread text, run uuid, held bigint, seqs integer[], kinds text[], paths text[], datas bytea[])
+    thread text, run uuid, held bigint, first_seq integer, last_seq integer, sealed bytea)
 returns void language plpgsql as $$
 begin
-    insert into run_events (thread_id, run_id, seq, epoch, kind, path, data)
-    select thread, run, e.seq, held, e.kind, e.path, e.data
-      from unnest(seqs, kinds, paths, datas) as e (seq, kind, path, data)
+    insert into run_events (thread_id, run_id, first, last, epoch, events)
+    values (thread, run, first_seq, last_seq, held, sealed)
     on conflict do nothing;
     perform tell_1(thread);
+end $$;
+
+-- The fence of a step, and the check of its head, in one call; it also tells those who follow the thread.
+create function assert_step_1(
+    thread text, held bigint, check_head boolean, namespace text, parent text, new_id text, forked boolean)
+returns void language plpgsql as $$
+declare
+    followed boolean;
+begin
+    select followed_until > standfast.now() into followed
+      from threads where id = thread and epoch = held for key share;
+    if not found then
+        raise exception 'the lease of thread % at epoch % is lost', thread, held using errcode = 'SF001';
+    end if;
+    if check_head then
+        perform assert_head_1(thread, namespace, parent, new_id, forked);
+    end if;
+    if followed then
+        perform pg_notify('standfast_threads', thread);
+    end if;
 end $$;

@@ -4,13 +4,13 @@ select assert_lease_1(%s, %s)
 -- name: put_step
 -- Each insert reads `fenced`, so nothing is put before lease and head are found in order; an error undoes all.
 with fenced as materialized (
-    select assert_lease_1(%(thread)b, %(epoch)b::bigint) as lease,
-           case when %(check_head)b then assert_head_1(%(thread)b, %(namespace)b, %(parent)b, %(id)b, %(forked)b)
-           end as head,
-           case when %(run)b::uuid is not null then append_events_1(
-               %(thread)b, %(run)b::uuid, %(epoch)b::bigint, %(seqs)b::int[], %(kinds)b::text[], %(paths)b::text[],
-               %(datas)b::bytea[])
-           end as events),
+    select assert_step_1(%(thread)b, %(epoch)b::bigint, %(check_head)b, %(namespace)b, %(parent)b, %(id)b,
+                         %(forked)b)),
+events as (
+    insert into run_events (thread_id, run_id, epoch, first, last, events)
+    select %(thread)b, %(run)b::uuid, %(epoch)b::bigint, %(first)b::int, %(last)b::int, %(events)b::bytea
+      from fenced where %(run)b::uuid is not null
+    on conflict do nothing),
 writes as (
     insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
     select %(thread)b, w.key ->> 0, w.key ->> 1, w.key ->> 2, w.key ->> 3, (w.key ->> 4)::int, w.key ->> 5,

@@ -14,14 +14,14 @@ delete from events
      order by e.expires_at limit %(most)s)
 
 -- name: append
-select append_events_1(%s, %s, %s, %s, %s, %s, %s)
+select append_events_1(%s, %s, %s, %s, %s, %s)
 
 -- name: last
-select coalesce(max(seq), 0) as seq from run_events where thread_id = %(thread)s and run_id = %(run)s
+select coalesce(max(last), 0) as seq from run_events where thread_id = %(thread)s and run_id = %(run)s
 
 -- name: read
-select seq, epoch, kind, path, data, at from run_events
- where thread_id = %(thread)s and run_id = %(run)s and seq > %(after)s order by seq limit %(limit)s
+select first, last, epoch, events, at from run_events
+ where thread_id = %(thread)s and run_id = %(run)s and last > %(after)s order by last limit %(limit)s
 
 -- name: follow
 update threads set followed_until = standfast.now() + make_interval(secs => %(seconds)s)

@@ -100,7 +100,8 @@ class Progress:
             what += f": {step.detail}"
         if "calls" in event.data:
             what += self._model_said(event.data)
-        self._line(f"{time.monotonic() - step.began:7.1f} s  {'  ' * step.depth}{what}")
+        seconds = max(event.data["seconds"], time.monotonic() - step.began)  # of a group: since its first
+        self._line(f"{seconds:7.1f} s  {'  ' * step.depth}{what}")
 
     def _model_said(self, data: dict[str, Any]) -> str:
         self._streamed = 0

@@ -154,4 +154,5 @@ async def test_what_is_shown_is_stored(
     assert -signal.SIGKILL == teller.returncode
     shown = [(int(seq), kind) for seq, kind in (line.split() for line in output.decode().splitlines())]
     assert last == len(shown)
-    assert shown == query("select seq, kind from run_events order by seq limit %s", last)
+    async with reading(database_url) as runtime:
+        assert shown == [(one.seq, one.kind) for one in await stored(runtime)][:last]

@@ -272,11 +272,11 @@ def test_a_stopped_worker_that_comes_back_after_its_lease_writes_nothing(
     first.signal(signal.SIGSTOP)
     second = fleet.worker("steps")
     assert "succeeded" == place.result("t").status
-    before = query("select checkpoint_id from checkpoints order by 1"), query("select seq from run_events order by 1")
+    before = query("select checkpoint_id from checkpoints order by 1"), query("select last from run_events order by 1")
     first.signal(signal.SIGCONT)
     eventually(lambda: "LeaseLost" in first.log or "is lost" in first.log, seconds=10)
 
-    after = query("select checkpoint_id from checkpoints order by 1"), query("select seq from run_events order by 1")
+    after = query("select checkpoint_id from checkpoints order by 1"), query("select last from run_events order by 1")
     assert before == after
     assert second.pid == place.lines("t")[-1].pid or "end 0" == place.lines("t")[-1].what
 

@@ -340,8 +340,8 @@ async def test_what_is_stored_does_not_depend_on_who_listens(
             state = (await runtime.astate("t")).values
             encoded = runtime.store.sealer.codec.encode(state, where="state").hex()
             encoded = re.sub(b"lc_run--[0-9a-f-]{36}".hex(), "", encoded)
-            rows = query("select count(*) from checkpoints") + query("select kind, path from run_events order by seq")
-            stored.append((encoded, len(state["messages"]), [row for row in rows if row[0] != "token"]))
+            told = [(one.kind, one.path) for one in await all_stored(runtime, "t") if one.kind != "token"]
+            stored.append((encoded, len(state["messages"]), query("select count(*) from checkpoints"), told))
         query("truncate threads, checkpoints, checkpoint_blobs, checkpoint_writes cascade")
     assert 1 == stored[0][1]
     assert [stored[0]] * len(stored) == stored
@@ -472,7 +472,7 @@ async def test_an_event_that_cannot_be_stored_is_told_of_and_fails_nothing(runni
     graph.add_edge(START, "node")
     async with running(graph) as runtime:
         assert "succeeded" == (await runtime.ainvoke({}, thread_id="t")).status
-        bad, good = [one.data for one in await read(runtime, "t") if one.kind == "custom"]
+        bad, good = [one.data for one in await all_stored(runtime, "t") if one.kind == "custom"]
         assert ["unstorable"] == list(bad)
         assert {"fine": 1} == good
 
@@ -488,7 +488,7 @@ async def test_an_event_is_as_it_was_when_it_was_told(opened: Any) -> None:
 
     async with opened(copy) as runtime:
         await runtime.ainvoke(script([call("copy")]), thread_id="t")
-        assert [{"files": 1}] == [one.data["progress"] for one in await read(runtime, "t") if one.kind == "progress"]
+        assert [{"files": 1}] == [one.data["progress"] for one in await all_stored(runtime, "t") if one.kind == "progress"]
 
 
 async def test_progress_of_blocking_operations_comes_in_order_from_their_threads(opened: Any) -> None:
@@ -522,7 +522,7 @@ async def test_a_node_may_have_a_stroke_in_its_name(running: Any) -> None:
     graph.add_edge(START, "read/write")
     async with running(graph) as runtime:
         await runtime.ainvoke({}, thread_id="t")
-        assert {("read/write",)} == {one.path for one in await read(runtime, "t") if one.kind == "step_begin"}
+        assert {("read/write",)} == {one.path for one in await all_stored(runtime, "t") if one.kind == "step_begin"}
 
 
 # -- LangGraph's shapes
