@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import time
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from standfast.graph.model_tokens import ModelTokens
 from standfast.graph.parts import Mode, Parts
 from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
+from standfast.nodes.state import Outcome
 from standfast.tools.drive import KEY, Drive
 from standfast.tools.ledger import Ledger
 
@@ -94,6 +96,7 @@ class Driver:
             "recursion_limit": step_limit,
             "callbacks": [ModelTokens(self._events.add)] if stream_models else [],
         }
+        self._began: dict[str, float] = {}
         self._cancelled = lease.cancel_requested
         self._control = control or RunControl()
         self._keep_on_error = keep_on_error
@@ -158,8 +161,9 @@ class Driver:
 
         def stop() -> None:
             nonlocal stopped
-            stopped = True
-            work.cancel()
+            if not stopped:  # told again every moment: a second cancel would cut the node's own clean-up
+                stopped = True
+                work.cancel()
 
         self._lease.on_cancel = lambda: loop.call_soon_threadsafe(stop)
         self._lease.on_lost = lambda: loop.call_soon_threadsafe(work.cancel)
@@ -204,8 +208,17 @@ class Driver:
                 questions.extend(part["interrupts"])
             event = event_of(namespace, mode, part)
             if event is not None:
-                self._events.add(*event)
+                self._events.add(*self._timed(*event))
         return {**last, "__interrupt__": questions} if questions else last
+
+    def _timed(self, kind: str, path: tuple[str, ...], data: Any) -> tuple[str, tuple[str, ...], Any]:
+        """A step's end tells how long the step has taken, in seconds."""
+        now = time.monotonic()
+        if kind == "step_begin":
+            self._began[data["task"]] = now
+        elif kind == "step_end":
+            data["seconds"] = round(now - self._began.pop(data["task"], now), 3)
+        return kind, path, data
 
     # -- ends
 
@@ -230,8 +243,8 @@ class Driver:
         reach("drive.ending")
         outcome = values.get("outcome")
         status, reason = Status.SUCCEEDED, None
-        if isinstance(outcome, dict):
-            status = _STATUS.get(outcome.get("status", ""), Status.SUCCEEDED)
+        if isinstance(outcome, dict) and outcome.keys() >= Outcome.__required_keys__:  # the built-in agent's
+            status = _STATUS.get(outcome["status"], Status.SUCCEEDED)
             reason = outcome.get("reason")
         return await self._end(status, reason=reason, outcome=outcome, values=values)
 

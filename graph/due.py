@@ -55,6 +55,7 @@ class Due:
         self._run = run
         self._given: set[str] = set()
         self._looked = False
+        self._tried: set[str] = set()
 
     async def next(self) -> tuple[Step, Mapping[str, Any]]:
         """What to do next, and the state's values. Raises `GraphChanged`."""
@@ -72,10 +73,13 @@ class Due:
             self._given |= answers.keys()
             reach("drive.resuming")
             return Go(Command(resume=answers)), state.values
-        if any(not task.interrupts and task.result is None for task in state.tasks):
+        unfinished = {task.id for task in state.tasks if not task.interrupts and task.result is None}
+        if unfinished - self._tried:
+            # Tried once: a finished task whose node returned nothing looks the same as one that crashed.
+            self._tried |= unfinished
             return Go(None), state.values
         if not listed:
-            return Done(), state.values
+            return Ask([]) if unfinished else Done(), state.values
         return Ask([wait for key in listed.keys() - answers.keys() for wait in self._waits(*listed[key])]), state.values
 
     async def _answers(self, listed: Mapping[str, tuple[str, Interrupt]]) -> dict[str, Any]:

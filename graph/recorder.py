@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -27,6 +28,8 @@ _TOLD_BY_OTHERS: Final = frozenset({"custom", "progress"})
 _TOKEN_SECONDS: Final = 0.1
 _OTHER_SECONDS: Final = 0.5  # a step that takes longer than this is seen to have begun
 _TOKEN_CHARACTERS: Final = 2000
+
+_LOG = logging.getLogger("standfast.recorder")
 
 OnEvent = Callable[[RunEvent], None]
 
@@ -108,7 +111,12 @@ class Recorder:
         sent, self._sent = self._sent, []
         if self._on_event is not None:
             for event in sent:
-                self._on_event(event)
+                try:
+                    self._on_event(event)
+                except Exception:  # noqa: BLE001 - what happens does not depend on who listens
+                    _LOG.exception("a listener failed at event %d; it hears no more", event.seq)
+                    self._on_event = None
+                    return
 
     @property
     def pending(self) -> bool:

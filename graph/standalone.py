@@ -27,7 +27,9 @@ from langgraph.checkpoint.base import (
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, release
+from standfast.checkpoint.operations import Call
 from standfast.checkpoint.saver import LeasedSaver
+from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.checkpoint.threads import NewRun, Run, Status
@@ -36,7 +38,8 @@ from standfast.graph.door import thread_id_of
 from standfast.graph.opening import opened
 from standfast.nodes.models import default_model
 from standfast.tools.drive import Drive
-from standfast.tools.ledger import Ledger
+from standfast.tools.ledger import EffectFunction, Ledger, Outcome
+from standfast.tools.operations import Policy
 
 GRAPH: Final = "standalone"
 _QUIET: Final = 1 / 3  # of the lease: after that without a write the thread is given up
@@ -47,7 +50,23 @@ class _Held:
     lease: Lease
     saver: LeasedSaver
     drive: Drive
+    ledger: _BusyLedger
     used: float
+
+
+class _BusyLedger(Ledger):
+    """Knows whether an operation is under way: its thread is not quiet then."""
+
+    busy = 0
+
+    async def execute(
+        self, call: Call, policy: Policy, effect: EffectFunction, *, needs_grant: bool = False
+    ) -> Outcome:
+        self.busy += 1
+        try:
+            return await super().execute(call, policy, effect, needs_grant=needs_grant)
+        finally:
+            self.busy -= 1
 
 
 class StandaloneSaver(BaseCheckpointSaver[str]):
@@ -84,17 +103,18 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
         lease = await claim(self._store.database, thread, seconds=self._seconds)
         self._keeper.keep(lease)
         store = self._store
+        ledger = _BusyLedger(store.operations, lease)
         drive = Drive(
             run=run,
             lease=lease,
-            ledger=Ledger(store.operations, lease),
+            ledger=ledger,
             operations=store.operations,
             approvals=store.approvals,
             documents=store.documents,
             clock=store.database.clock,
             tell=lambda kind, path, data: None,
         )
-        return _Held(lease, LeasedSaver(store.database, store.sealer, lease), drive, time.monotonic())
+        return _Held(lease, LeasedSaver(store.database, store.sealer, lease), drive, ledger, time.monotonic())
 
     async def _run_of(self, thread: str) -> Run:
         """The thread's one run, begun with the first write."""
@@ -114,7 +134,7 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
             input=None,
             requested_by=principal.name,
             vouched=principal.on_word,
-            model=default_model(),
+            model=Settings().model or default_model(),
         )
         run, _ = await self._store.threads.accept(new)
         return run
@@ -122,8 +142,9 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
     async def give_up_quiet(self, *, all_of_them: bool = False) -> None:
         """Give up the leases of threads that nobody writes any more."""
         for thread, held in list(self._held.items()):
-            if all_of_them or time.monotonic() - held.used > self._seconds * _QUIET:
-                async with self._locks[thread]:
+            async with self._locks[thread]:
+                quiet = time.monotonic() - held.used > self._seconds * _QUIET and not held.ledger.busy
+                if (all_of_them or quiet) and self._held.get(thread) is held:
                     self._keeper.drop(held.lease)
                     del self._held[thread]
                     with contextlib.suppress(errors.StandfastError):
