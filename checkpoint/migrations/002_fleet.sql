@@ -68,14 +68,15 @@ create table workers (
     seen_at     timestamptz not null default standfast.now()
 );
 
--- Ring for a thread. One bell at a time is enough; a bell that hangs already is as good as a new one.
+-- Ring for a thread. One bell at a time is enough for a queue; a bell that hangs there already is as good as a new
+-- one. One that hangs where another version is served is not.
 create function ring_1(thread text) returns void language plpgsql as $$
 declare
     queue text;
 begin
     select graph || '@' || version into queue from threads where id = thread;
     perform procrastinate_defer_jobs_v1(array[
-        row(queue, 'drive', 0, null, thread, jsonb_build_object('thread_id', thread), null)
+        row(queue, 'drive', 0, null, queue || ' ' || thread, jsonb_build_object('thread_id', thread), null)
     ]::procrastinate_job_to_defer_v1[]);
 exception when unique_violation then
     null;
