@@ -103,18 +103,12 @@ async def claim_due(database: Database, thread_id: str, *, seconds: float, worke
 
 
 async def _take(database: Database, statement: bytes, thread_id: str, seconds: float, worker: str) -> Lease | None:
-    """Whoever holds the row in a stalled transaction is given a second, then the server ends his connection."""
     holder = new_holder()
-    params = {"thread": thread_id, "holder": holder, "worker": worker, "seconds": seconds}
+    params: dict[str, object] = {"thread": thread_id, "holder": holder, "worker": worker, "seconds": seconds}
 
     async def work(conn: Connection) -> tuple[float, DictRow | None]:
         sent = time.monotonic()  # the lease runs from here at the earliest: a blocked claim takes its time
-        unblocker = asyncio.create_task(_terminate_blockers(database.conninfo, conn.info.backend_pid))
-        try:
-            return sent, await (await conn.execute(statement, params)).fetchone()
-        finally:
-            unblocker.cancel()
-            await asyncio.wait([unblocker])
+        return sent, await _unblocked(database, conn, statement, params)
 
     sent, row = await database.run(work)
     while row is not None and time.monotonic() - sent > seconds / 2:
@@ -167,8 +161,27 @@ async def break_lease(database: Database, thread_id: str) -> str | None:
 
     A holder that lives after all is fenced from here on: nothing more of it is written.
     """
-    row = await database.fetch_one(_SQL["break"], {"thread": thread_id})
+
+    async def work(conn: Connection) -> DictRow | None:
+        return await _unblocked(database, conn, _SQL["break"], {"thread": thread_id})
+
+    row = await database.run(work)
     return None if row is None else str(row["worker"])
+
+
+async def _unblocked(
+    database: Database, conn: Connection, statement: bytes, params: dict[str, object]
+) -> DictRow | None:
+    """The row of a statement that takes a thread from somebody.
+
+    Whoever holds that row in a stalled transaction is given a second, then the server ends his connection.
+    """
+    unblocker = asyncio.create_task(_terminate_blockers(database.conninfo, conn.info.backend_pid))
+    try:
+        return await (await conn.execute(statement, params)).fetchone()
+    finally:
+        unblocker.cancel()
+        await asyncio.wait([unblocker])
 
 
 async def _terminate_blockers(conninfo: str, pid: int) -> None:

@@ -21,6 +21,8 @@ from standfast.checkpoint.statements import statements
 _SQL = statements("operations")
 
 State = Literal["planned", "executing", "succeeded", "failed", "unknown", "reconciled"]
+End = Literal["planned", "waiting", "succeeded", "failed", "unknown"]
+"""How an attempt ended: `planned` failed and may be followed by another, `waiting` waits and is called again."""
 
 
 @dataclass(frozen=True)
@@ -182,13 +184,13 @@ class Operations:
         lease: Lease,
         operation_id: str,
         attempt: int,
-        state: State,
+        state: End,
         *,
         sealed_result: bytes | None = None,
         failure_class: str | None = None,
         failure_message: str | None = None,
     ) -> None:
-        """Record how the attempt ended; `planned` means that it failed and another may follow."""
+        """Record how the attempt ended."""
         params = {
             "thread": lease.thread_id,
             "epoch": lease.epoch,
@@ -200,6 +202,12 @@ class Operations:
             "failure_message": failure_message,
         }
         await self._database.fetch(_SQL["finish"], params)
+
+    async def failed_attempts(self, lease: Lease, operation_id: str) -> int:
+        """How many attempts failed; those that waited, or whose driver died, did not."""
+        row = await self._database.fetch_one(_SQL["failed_attempts"], {"thread": lease.thread_id, "id": operation_id})
+        assert row is not None
+        return int(row["failed"])
 
     async def list(self, thread_id: str, run_id: str | None = None) -> list[Operation]:
         """The operations of a thread, or of one run, oldest first."""

@@ -21,6 +21,7 @@ from standfast.tools.drive import drive_of, path_of
 from standfast.tools.failures import FailureClass
 from standfast.tools.ledger import Outcome
 from standfast.tools.operations import OperationContext, Registry
+from standfast.tools.waits import from_the_top
 
 
 def operate_node(registry: Registry) -> Node[OperationState]:
@@ -41,7 +42,8 @@ def operate_node(registry: Registry) -> Node[OperationState]:
                 drive.tell("progress", path, {**about, "attempt": attempt, "progress": data})
 
             context = OperationContext(call.id, attempt, drive.run, drive.documents, connection, progress)
-            return await operation.call(call.arguments, context)
+            with from_the_top(config):
+                return await operation.call(call.arguments, context)
 
         needs_grant = operation.policy.approval or bool(
             await failed_checks(operation, dict(planned["arguments"]), drive)

@@ -19,7 +19,7 @@ from langgraph.errors import GraphBubbleUp
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease
-from standfast.checkpoint.operations import Begun, Call, Operations
+from standfast.checkpoint.operations import Begun, Call, End, Operations
 from standfast.tools.failures import TRANSIENT, FailureClass, classify
 from standfast.tools.operations import Effect, Policy
 
@@ -42,8 +42,6 @@ class Outcome:
 @dataclass(frozen=True)
 class Again:
     """The attempt failed in a way that time can mend, and another one is allowed."""
-
-    attempt: int
 
 
 EffectFunction = Callable[[int, Any], Awaitable[Any]]
@@ -78,16 +76,20 @@ class Ledger:
         `NotGranted` and `OperationMismatch` before anything happens.
         """
         attempt_once = self._transaction if policy.effect is Effect.TRANSACTIONAL else self._attempt
+        tries = 0
         while True:
-            outcome = await attempt_once(call, policy, effect, needs_grant)
+            outcome = await attempt_once(call, policy, effect, needs_grant, tries)
             if not isinstance(outcome, Again):
                 return outcome
-            await asyncio.sleep(_FIRST_DELAY * 2 ** (outcome.attempt - 1))
+            await asyncio.sleep(_FIRST_DELAY * 2**tries)
+            tries += 1
 
     async def _begin(self, call: Call, policy: Policy, needs_grant: bool) -> Begun:
         return await self._operations.begin(self._lease, call, needs_grant=needs_grant, policy_version=policy.version)
 
-    async def _attempt(self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool) -> Outcome | Again:
+    async def _attempt(
+        self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool, tries: int
+    ) -> Outcome | Again:
         begun = await self._begin(call, policy, needs_grant)
         if begun.state != "executing":
             return _recorded(begun)
@@ -106,10 +108,10 @@ class Ledger:
                 await self._finish(call, begun.attempt, "unknown", None, FailureClass.UNKNOWN, message)
                 return Outcome("unknown", None, FailureClass.UNKNOWN, message, begun.attempt)
             # The operation waits for an event or a time. It is called again from its top when that has come.
-            await self._finish(call, begun.attempt, "planned", None, None, "waiting")
+            await self._finish(call, begun.attempt, "waiting", None, None, None)
             raise
         except Exception as error:  # noqa: BLE001 - whatever an operation raises is its failure, not ours
-            return await self._failed(call, policy, begun.attempt, error)
+            return await self._failed(call, policy, begun.attempt, error, tries)
         finally:
             _called_once.reset(mark)
         reach("operation.done" if call.kind == "tool" else "model.called")
@@ -124,7 +126,7 @@ class Ledger:
         return Outcome("succeeded", result, attempt=begun.attempt)
 
     async def _transaction(
-        self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool
+        self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool, tries: int
     ) -> Outcome | Again:
         async def inside(connection: Any, attempt: int) -> Any:
             async with asyncio.timeout(policy.timeout):
@@ -142,13 +144,15 @@ class Ledger:
             begun = await self._begin(call, policy, needs_grant)
             if begun.state != "executing":
                 return _recorded(begun)
-            return await self._failed(call, policy, begun.attempt, error)
+            return await self._failed(call, policy, begun.attempt, error, tries)
         if begun.state != "executing":
             return _recorded(begun)
         reach("operation.recorded")
         return Outcome("succeeded", result, attempt=begun.attempt)
 
-    async def _failed(self, call: Call, policy: Policy, attempt: int, error: Exception) -> Outcome | Again:
+    async def _failed(
+        self, call: Call, policy: Policy, attempt: int, error: Exception, tries: int
+    ) -> Outcome | Again:
         kind = classify(error)
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         uncertain = policy.effect is Effect.AT_MOST_ONCE and kind in (
@@ -159,18 +163,25 @@ class Ledger:
         if uncertain:  # the call may have arrived: nobody calls again
             await self._finish(call, attempt, "unknown", None, kind, message)
             return Outcome("unknown", None, kind, message, attempt)
-        if kind in TRANSIENT and attempt <= policy.retries:
+        if kind in TRANSIENT and await self._failures(call, tries) < policy.retries:
             await self._finish(call, attempt, "planned", None, kind, message)
-            return Again(attempt)
+            return Again()
         # A model that does not answer ends the drive, not the operation: a later drive asks it again.
         await self._finish(call, attempt, "planned" if call.kind == "model" else "failed", None, kind, message)
         return Outcome("failed", None, kind, message, attempt)
+
+    async def _failures(self, call: Call, tries: int) -> int:
+        """The failures before this one that count: all of an operation's, of a model call those of this drive.
+
+        A model that was away for long is given its full number of tries whenever somebody carries the run on.
+        """
+        return tries if call.kind == "model" else await self._operations.failed_attempts(self._lease, call.id)
 
     async def _finish(
         self,
         call: Call,
         attempt: int,
-        state: Literal["planned", "succeeded", "failed", "unknown"],
+        state: End,
         sealed: bytes | None,
         failure_class: str | None,
         message: str | None,

@@ -9,12 +9,16 @@ every interrupt, what stands before it in a node should have no effect of its ow
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 import rfc8785
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.config import var_child_runnable_config
 from langgraph.config import get_config
 from langgraph.types import interrupt
 
@@ -24,6 +28,7 @@ from standfast.tools.drive import drive_of
 from standfast.tools.ledger import refuse_to_wait
 
 KEY: Final = "standfast.waits"
+_SCRATCHPAD: Final = "__pregel_scratchpad"  # where LangGraph counts the interrupts of one node
 Seconds = float | timedelta
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)  # what both Python and Postgres can hold, in every time zone
 
@@ -92,6 +97,26 @@ async def wait_for_event(name: str, *, match: Any = None, timeout: Seconds | Non
     An event that was emitted before, within its time to live, counts, once for each thread.
     """
     return (await first_of(event(name, match=match, timeout=timeout))).event
+
+
+@contextmanager
+def from_the_top(config: RunnableConfig) -> Iterator[None]:
+    """Let what is called inside find the ends of its waits from the first one on.
+
+    LangGraph counts a node's interrupts through; an operation that is tried again in the same node would
+    otherwise wait again for what has come.
+    """
+    known = config.get("configurable", {})
+    scratchpad = known.get(_SCRATCHPAD)
+    if scratchpad is None:
+        yield
+        return
+    fresh = replace(scratchpad, interrupt_counter=itertools.count().__next__)
+    token = var_child_runnable_config.set({**config, "configurable": {**known, _SCRATCHPAD: fresh}})
+    try:
+        yield
+    finally:
+        var_child_runnable_config.reset(token)
 
 
 async def first_of(*waits: TimerWait | EventWait) -> Ended:

@@ -106,7 +106,7 @@ create table attempts (
     started_at      timestamptz not null default standfast.now(),
     ended_at        timestamptz,
     state           text not null default 'executing'
-                    check (state in ('executing', 'succeeded', 'failed', 'abandoned')),
+                    check (state in ('executing', 'succeeded', 'failed', 'waiting', 'abandoned')),
     failure_class   text,
     failure_message text,
     primary key (thread_id, operation_id, number),
@@ -379,7 +379,7 @@ begin
     if o.digest <> in_digest then
         raise exception 'operation % of thread % was recorded for another call', op, thread using errcode = 'SF004';
     end if;
-    if o.state = 'executing' and in_effect = 'at_most_once' then
+    if o.state = 'executing' and o.effect = 'at_most_once' then  -- as it was begun, whatever a deploy says of it now
         update operations x set state = 'unknown', updated_at = standfast.now()
          where x.thread_id = thread and x.id = op;
         update attempts x set state = 'abandoned', ended_at = standfast.now()
@@ -409,17 +409,19 @@ begin
 end $$;
 
 create function finish_attempt_1(
+-- new_state 'waiting': the operation waits for something and is called again, which is no failure of the attempt.
     thread text, held bigint, op text, attempt integer, new_state text, new_result bytea,
     new_failure_class text, new_failure_message text)
 returns void language plpgsql as $$
 begin
     perform assert_lease_1(thread, held);
     update operations
-       set state = new_state, result = new_result, failure_class = new_failure_class,
+       set state = case when new_state = 'waiting' then 'planned' else new_state end,
+           result = new_result, failure_class = new_failure_class,
            failure_message = new_failure_message, updated_at = standfast.now()
      where thread_id = thread and id = op and state = 'executing' and attempts = attempt;
     update attempts
-       set state = case when new_state = 'succeeded' then 'succeeded' else 'failed' end,
+       set state = case when new_state in ('succeeded', 'waiting') then new_state else 'failed' end,
            ended_at = standfast.now(), failure_class = new_failure_class,
            failure_message = new_failure_message
      where thread_id = thread and operation_id = op and number = attempt and state = 'executing';

@@ -226,7 +226,11 @@ begin
     select * into t from threads where id = thread for no key update;
     select * into known from runs r where r.thread_id = thread and r.id = run;
     if found then
-        return query select 'again', thread, run, known.state, t.graph, known.number, null::bigint, null::text;
+        -- Sent again because the answer was lost: the commit may have taken the lease for this very holder.
+        return query
+            with claimed as (select * from claim_lease_1(thread, holder, worker, seconds) where t.lease_holder = holder)
+            select 'again', thread, run, known.state, t.graph, known.number, c.epoch, c.head
+              from (values (1)) as one left join claimed c on true;
         return;
     end if;
     select * into current from runs where thread_id = thread and id = t.run_id;

@@ -14,6 +14,9 @@ select id, run_id::text, kind, name, namespace, turn, index, effect, digest, sta
  where thread_id = %(thread)s and (%(run)s::uuid is null or run_id = %(run)s)
  order by created_at, turn, index, id
 
+-- name: failed_attempts
+select count(*) as failed from attempts where thread_id = %(thread)s and operation_id = %(id)s and state = 'failed'
+
 -- name: attempts
 select operation_id, number, epoch, worker, started_at, ended_at, state, failure_class, failure_message
   from attempts where thread_id = %(thread)s order by started_at, number

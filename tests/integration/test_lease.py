@@ -14,7 +14,7 @@ from langgraph.checkpoint.base import id as id_clock
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.database import Database
-from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, new_holder, release, seed_clock
+from standfast.checkpoint.lease import Lease, LeaseKeeper, break_lease, claim, new_holder, release, seed_clock
 from standfast.checkpoint.statements import statements
 from standfast.checkpoint.store import Store
 
@@ -208,6 +208,17 @@ async def test_a_claim_ends_the_stalled_transaction_that_holds_it_up(
         assert lease.epoch + 1 == taken.epoch
         with pytest.raises(psycopg.OperationalError):
             await stalled.execute("select 1")
+
+
+async def test_breaking_a_lease_ends_its_holders_stalled_transaction(
+    store: Store, thread: str, database_url: str
+) -> None:
+    lease = await claim(store.database, thread, seconds=60)
+    async with await psycopg.AsyncConnection.connect(database_url, options="-c search_path=standfast") as stalled:
+        await stalled.execute("select assert_lease_1(%s, %s)", (thread, lease.epoch))
+        async with asyncio.timeout(5):
+            assert await break_lease(store.database, thread)
+    assert lease.epoch + 2 == (await claim(store.database, thread, seconds=60)).epoch
 
 
 async def test_claims_that_fill_the_pool_still_end_the_stalled_transaction(
