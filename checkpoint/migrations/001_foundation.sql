@@ -401,15 +401,16 @@ begin
     end if;
     update attempts x set state = 'abandoned', ended_at = standfast.now()
      where x.thread_id = thread and x.operation_id = op and x.state = 'executing';
-    update operations x set state = 'executing', attempts = o.attempts + 1, updated_at = standfast.now()
+    update operations x set state = 'executing', effect = in_effect, attempts = o.attempts + 1,
+                            updated_at = standfast.now()
      where x.thread_id = thread and x.id = op;
     insert into attempts (thread_id, operation_id, number, epoch, worker)
     values (thread, op, o.attempts + 1, held, in_worker);
     return query select 'executing', o.attempts + 1, null::bytea, null::text, null::text;
 end $$;
 
-create function finish_attempt_1(
 -- new_state 'waiting': the operation waits for something and is called again, which is no failure of the attempt.
+create function finish_attempt_1(
     thread text, held bigint, op text, attempt integer, new_state text, new_result bytea,
     new_failure_class text, new_failure_message text)
 returns void language plpgsql as $$

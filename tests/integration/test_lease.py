@@ -218,6 +218,8 @@ async def test_breaking_a_lease_ends_its_holders_stalled_transaction(
         await stalled.execute("select assert_lease_1(%s, %s)", (thread, lease.epoch))
         async with asyncio.timeout(5):
             assert await break_lease(store.database, thread)
+        with pytest.raises(psycopg.OperationalError):
+            await stalled.execute("select 1")
     assert lease.epoch + 2 == (await claim(store.database, thread, seconds=60)).epoch
 
 
