@@ -15,6 +15,7 @@ from psycopg.rows import DictRow
 
 from standfast.checkpoint.database import Connection, Database
 from standfast.checkpoint.lease import Lease, worker_name
+from standfast.checkpoint.plain_text import storable_text
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
 
@@ -199,7 +200,7 @@ class Operations:
             "state": state,
             "result": sealed_result,
             "failure_class": failure_class,
-            "failure_message": failure_message,
+            "failure_message": storable_text(failure_message),
         }
         await self._database.fetch(_SQL["finish"], params)
 

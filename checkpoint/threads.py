@@ -17,6 +17,7 @@ from psycopg.rows import DictRow
 from standfast.checkpoint import errors
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease, claimed, new_holder, worker_name
+from standfast.checkpoint.plain_text import storable_text
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
 
@@ -197,7 +198,7 @@ class Threads:
             "epoch": lease.epoch,
             "run": run_id,
             "state": state,
-            "reason": reason,
+            "reason": storable_text(reason),
             "outcome": sealed,
         }
 

@@ -20,6 +20,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Begun, Call, End, Operations
+from standfast.checkpoint.plain_text import storable_text
 from standfast.tools.failures import TRANSIENT, FailureClass, classify
 from standfast.tools.operations import Effect, Policy
 
@@ -128,9 +129,17 @@ class Ledger:
     async def _transaction(
         self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool, tries: int
     ) -> Outcome | Again:
+        own: errors.OperationError | None = None
+
         async def inside(connection: Any, attempt: int) -> Any:
-            async with asyncio.timeout(policy.timeout):
-                result = await effect(attempt, connection)
+            nonlocal own
+            own = None
+            try:
+                async with asyncio.timeout(policy.timeout):
+                    result = await effect(attempt, connection)
+            except errors.OperationError as error:
+                own = error
+                raise
             reach("operation.done")
             return result
 
@@ -138,9 +147,11 @@ class Ledger:
             begun, result = await self._operations.transact(
                 self._lease, call, inside, needs_grant=needs_grant, policy_version=policy.version
             )
-        except (errors.LeaseLost, errors.OperationError, errors.StorageUnavailable, GraphBubbleUp):
+        except (errors.LeaseLost, errors.StorageUnavailable, GraphBubbleUp):
             raise
         except Exception as error:  # noqa: BLE001 - the transaction is rolled back: it has not happened
+            if isinstance(error, errors.NotGranted | errors.OperationMismatch) and error is not own:
+                raise  # nothing was begun; of the same class from the operation itself, it is a failure
             begun = await self._begin(call, policy, needs_grant)
             if begun.state != "executing":
                 return _recorded(begun)
@@ -150,11 +161,9 @@ class Ledger:
         reach("operation.recorded")
         return Outcome("succeeded", result, attempt=begun.attempt)
 
-    async def _failed(
-        self, call: Call, policy: Policy, attempt: int, error: Exception, tries: int
-    ) -> Outcome | Again:
+    async def _failed(self, call: Call, policy: Policy, attempt: int, error: Exception, tries: int) -> Outcome | Again:
         kind = classify(error)
-        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        message = storable_text(said(error))  # as it is told now, so it is read back later
         uncertain = policy.effect is Effect.AT_MOST_ONCE and kind in (
             FailureClass.TIMEOUT,
             FailureClass.UNAVAILABLE,
@@ -195,6 +204,16 @@ class Ledger:
             failure_class=failure_class,
             failure_message=message,
         )
+
+
+def said(error: BaseException) -> str:
+    """An error as text; one that cannot say what it is is known by its class."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001 - an exception's own __str__ is the operation's code too
+        text = ""
+    return f"{name}: {text}" if text else name
 
 
 def _recorded(begun: Begun) -> Outcome:

@@ -6,10 +6,13 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from pydantic import PrivateAttr
 
+from standfast.checkpoint import errors
 from standfast.graph import Effect, OperationContext, Policy, Result, operation, sleep
+from standfast.tools.failures import InvalidArguments
 from tests.conftest import Clock
 from tests.crash.support.scripted_model import ScriptedModel, call, script
 
@@ -70,3 +73,67 @@ async def test_each_resume_gives_a_model_that_was_away_its_full_number_of_tries(
         result = await runtime.aresume("t")
 
     assert ("succeeded", 6) == (result.status, model._asked)
+
+
+@operation(policy=Policy(effect=Effect.IDEMPOTENT))
+async def garble() -> str:
+    """Fail with words that no database takes."""
+    raise ValueError("NUL \0, surrogate \ud800, and " + "long " * 2_000)
+
+
+async def test_words_that_no_text_column_takes_are_a_failure_like_any_other(opened: Open) -> None:
+    async with opened(garble) as runtime:
+        result = await runtime.ainvoke(script([call("garble")]), thread_id="t")
+        [known] = [one for one in await runtime.store.operations.list("t") if one.name == "garble"]
+
+    assert "succeeded" == result.status
+    assert known.failure_message is not None
+    assert known.failure_message.startswith("ValueError: NUL \ufffd, surrogate \ufffd, and long ")
+    assert 4_000 == len(known.failure_message)
+    assert [f"This call failed (permanent): {known.failure_message}"] == texts(result)
+
+
+class GarblingModel(ScriptedModel):
+    """Fails with words that no database takes."""
+
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        raise ValueError("NUL \0 and surrogate \ud800")
+
+
+async def test_a_reason_that_no_text_column_takes_parks_the_run_like_any_other(opened: Open) -> None:
+    async with opened(model=GarblingModel()) as runtime:
+        parked = await runtime.ainvoke(script("never"), thread_id="t")
+        known = await runtime.store.threads.get("t")
+
+    assert "needs_attention" == parked.status
+    assert known.reason is not None
+    assert "NUL \ufffd and surrogate \ufffd" in known.reason
+
+
+@pytest.mark.parametrize(
+    "raised",
+    [
+        InvalidArguments("no such account"),
+        errors.OperationMismatch("the operation's own"),
+        errors.NotGranted("the operation's own"),
+        errors.ModelFailed("the operation's own"),
+    ],
+)
+async def test_whatever_a_transactional_operation_raises_is_its_failure(
+    opened: Open, query: Callable[..., list[tuple[Any, ...]]], raised: Exception
+) -> None:
+    @operation(policy=Policy(effect=Effect.TRANSACTIONAL))
+    async def enter_badly(context: OperationContext) -> str:
+        """Enter a line, then fail."""
+        await context.connection.execute("insert into public.entries (text) values ('x')")
+        raise raised
+
+    query("create table public.entries (text text)")
+    async with opened(enter_badly) as runtime:
+        result = await runtime.ainvoke(script([call("enter_badly")]), thread_id="t")
+        [known] = [one for one in await runtime.store.operations.list("t") if one.name == "enter_badly"]
+
+    assert "succeeded" == result.status
+    assert [f"{type(raised).__name__}: {raised}"] == [one.partition("): ")[2] for one in texts(result)]
+    assert ("failed", 1) == (known.state, known.attempts)
+    assert [] == query("select * from public.entries")
