@@ -40,7 +40,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread, as its small columns tell; its state is not read."""
+    """One thread, as its small columns tell; its state is not read. `due`: there is something to do, and nobody drives.
+    """
 
     id: str
     uuid: str
@@ -51,6 +52,7 @@ class Thread:
     status: Status
     reason: str | None
     worker: str | None
+    due: bool
     crashes: int
     created_at: datetime
     updated_at: datetime
@@ -104,6 +106,14 @@ class Run:
     outcome: Any
     accepted_at: datetime
     ended_at: datetime | None
+
+
+@dataclass(frozen=True)
+class Cancellation:
+    """Which run is to be cancelled. `asked_at` is when somebody had asked for it before, if anybody had."""
+
+    run_id: str
+    asked_at: datetime | None
 
 
 class Threads:
@@ -232,9 +242,10 @@ class Threads:
         row = await self._database.fetch_one(_SQL["run_state"], {"thread": thread_id, "run": run_id})
         return None if row is None else str(row["state"])
 
-    async def request_cancel(self, thread_id: str) -> bool:
-        """Ask for the unfinished run's cancellation; False if there is none to cancel."""
-        return await self._database.fetch_one(_SQL["cancel"], {"thread": thread_id}) is not None
+    async def request_cancel(self, thread_id: str) -> Cancellation | None:
+        """Ask for the unfinished run's cancellation; None if there is none to cancel."""
+        row = await self._database.fetch_one(_SQL["cancel"], {"thread": thread_id})
+        return None if row is None else Cancellation(row["run_id"], row["asked_at"])
 
     def _run(self, thread_id: str, row: DictRow) -> Run:
         at = ("runs", thread_id, row["id"])
@@ -258,6 +269,14 @@ class Threads:
 
 
 def _refuse(new: NewRun, row: DictRow) -> None:
+    if row["verdict"] == "busy" and new.on_busy == "queue":
+        raise errors.ThreadBusy(
+            f"the run of thread {new.thread_id!r} needs attention, and a run behind it would not come to its turn; "
+            f"nothing was queued. Retry that one (standfast retry {new.thread_id}), cancel it "
+            f"(standfast cancel {new.thread_id}), or interrupt it by this one (on_busy='interrupt')",
+            thread_id=new.thread_id,
+            run_id=str(row["open_run"]),
+        )
     if row["verdict"] == "busy":
         raise errors.ThreadBusy(
             f"thread {new.thread_id!r} has an unfinished run ({row['open_state']}); nothing was started. "
@@ -299,6 +318,7 @@ def _thread(row: DictRow) -> Thread:
         status=_status(row),
         reason=row["reason"],
         worker=row["lease_worker"] if row["leased"] else None,
+        due=row["due"],
         crashes=row["crashes"],
         created_at=row["created_at"],
         updated_at=row["updated_at"],
@@ -310,7 +330,7 @@ def _status(row: DictRow) -> Status:
     if row["leased"]:
         return Status.RUNNING
     if row["run_state"] in (None, "open"):
-        if row["waiting"] and not row["due"] and not row["abandoned"]:
+        if row["waiting"] and not row["due"]:
             return Status.WAITING
         return Status.QUEUED
     return Status(row["run_state"])

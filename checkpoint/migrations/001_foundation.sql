@@ -58,6 +58,8 @@ create table runs (
     reason        text,                          -- why it needs attention, failed or was cancelled
     requested_by  text not null,
     vouched       boolean not null,              -- the requester's name was taken on the caller's word
+    version       text not null,                 -- of the code that it asked for: the thread's at its turn
+    fingerprint   text not null,
     model         text,
     collection_id text,
     input         bytea not null,
@@ -293,9 +295,10 @@ begin
             return;
         end if;
     end if;
-    insert into runs (thread_id, id, number, tenant, requested_by, vouched, model, collection_id, input, settings)
-    values (thread, run, coalesce(latest.number, 0) + 1, in_tenant, in_requested_by, in_vouched, in_model,
-            in_collection, in_input, in_settings);
+    insert into runs (thread_id, id, number, tenant, requested_by, vouched, version, fingerprint, model, collection_id,
+                      input, settings)
+    values (thread, run, coalesce(latest.number, 0) + 1, in_tenant, in_requested_by, in_vouched, in_version,
+            in_fingerprint, in_model, in_collection, in_input, in_settings);
     update threads x
        set run_id = run, version = in_version, fingerprint = in_fingerprint, cancel_requested_at = null,
            crashes = 0, due_at = standfast.now(), updated_at = standfast.now()

@@ -154,17 +154,45 @@ begin
     return true;
 end $$;
 
+-- What a run has begun and will not finish. Of a call that must not be repeated nobody knows then whether it took
+-- effect: the names of those are returned.
+create function abandon_attempts_1(thread text, run uuid) returns text language plpgsql as $$
+begin
+    update attempts a set state = 'abandoned', ended_at = standfast.now()
+      from operations o
+     where o.thread_id = thread and o.run_id = run and o.state = 'executing'
+       and a.thread_id = thread and a.operation_id = o.id and a.state = 'executing';
+    update operations
+       set state = case when effect = 'at_most_once' then 'unknown' else 'planned' end, updated_at = standfast.now()
+     where thread_id = thread and run_id = run and state = 'executing';
+    return (select string_agg(name || ' (' || id || ')', ', ' order by created_at, id)
+              from operations where thread_id = thread and run_id = run and state = 'unknown');
+end $$;
+
+-- A run is closed with what it left open, and the next one opens with its own version. One that stops for a person
+-- after its cancellation was asked for is cancelled: nobody would come for it again.
 create or replace function end_run_1(
     thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea)
 returns void language plpgsql as $$
 declare
-    next_run uuid;
+    next_run runs%rowtype;
+    in_doubt text;
 begin
-    perform 1 from runs where thread_id = thread and id = run and ended_epoch = held and state = new_state;
+    perform 1 from runs
+      where thread_id = thread and id = run and ended_epoch = held and state in (new_state, 'cancelled');
     if found then
         return;
     end if;
     perform assert_lease_1(thread, held);
+    perform 1 from threads where id = thread and cancel_requested_at is not null;
+    if found and new_state = 'needs_attention' then
+        new_state := 'cancelled';
+        new_reason := concat_ws('; ', 'cancelled on request', new_reason);
+    end if;
+    in_doubt := abandon_attempts_1(thread, run);
+    if in_doubt is not null and new_state <> 'succeeded' and coalesce(strpos(new_reason, in_doubt), 0) = 0 then
+        new_reason := concat_ws('; ', new_reason, 'it is not known whether ' || in_doubt || ' took effect');
+    end if;
     update runs
        set state = new_state, reason = new_reason, outcome = coalesce(new_outcome, outcome),
            ended_epoch = held,
@@ -178,15 +206,16 @@ begin
          where thread_id = thread and state = 'open';
         update runs set state = 'open' where thread_id = thread and id = (
             select id from runs where thread_id = thread and state = 'queued' order by number limit 1)
-        returning id into next_run;
+        returning * into next_run;
     end if;
     update threads
        set lease_holder = null, lease_worker = null, lease_expires_at = null, crashes = 0,
-           run_id = coalesce(next_run, run_id),
-           due_at = case when next_run is null then null else standfast.now() end,
+           run_id = coalesce(next_run.id, run_id), version = coalesce(next_run.version, version),
+           fingerprint = coalesce(next_run.fingerprint, fingerprint),
+           due_at = case when next_run.id is not null then standfast.now() end,
            updated_at = standfast.now()
      where id = thread;
-    if next_run is not null then
+    if next_run.id is not null then
         perform ring_1(thread);
     end if;
     perform tell_1(thread);
@@ -240,15 +269,16 @@ begin
                             null::bigint, null::text;
         return;
     end if;
-    if busy and on_busy = 'refuse' then
+    -- Behind a run that needs attention nothing would come to its turn.
+    if busy and (on_busy = 'refuse' or on_busy = 'queue' and current.state = 'needs_attention') then
         return query select 'busy', thread, current.id, current.state, t.graph, current.number,
                             null::bigint, null::text;
         return;
     end if;
     select coalesce(max(number), 0) + 1 into number_now from runs where thread_id = thread;
-    insert into runs (thread_id, id, number, tenant, client_key, input_digest, state, requested_by, vouched, model,
-                      collection_id, input, settings, handed_over)
-    values (thread, run, number_now, in_tenant, in_client_key, in_input_digest,
+    insert into runs (thread_id, id, number, tenant, version, fingerprint, client_key, input_digest, state,
+                      requested_by, vouched, model, collection_id, input, settings, handed_over)
+    values (thread, run, number_now, in_tenant, in_version, in_fingerprint, in_client_key, in_input_digest,
             case when busy then 'queued' else 'open' end, in_requested_by, in_vouched, in_model, in_collection,
             in_input, in_settings, holder is null);
     if busy then

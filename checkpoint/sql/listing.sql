@@ -5,6 +5,7 @@ with known as (
     select t.id, t.uuid::text, t.graph, t.version, t.fingerprint, t.run_id::text, t.crashes, t.created_at, t.updated_at,
            r.reason,
            case when t.lease_expires_at > moment.now then t.lease_worker end as worker,
+           coalesce(t.lease_expires_at <= moment.now, t.due_at <= moment.now, false) as due,
            case when t.lease_expires_at > moment.now then 'running'
                 when r.state in ('succeeded', 'failed', 'cancelled', 'needs_attention') then r.state
                 when t.due_at <= moment.now or t.lease_holder is not null then 'queued'
@@ -21,7 +22,7 @@ select * from known where %(state)s::text is null or status = %(state)s
 
 -- name: runs
 with known as (
-    select r.thread_id, r.id::text, r.number, t.graph, t.version, r.reason, r.requested_by, r.model, r.client_key,
+    select r.thread_id, r.id::text, r.number, t.graph, r.version, r.reason, r.requested_by, r.model, r.client_key,
            r.accepted_at, r.ended_at,
            case when r.state <> 'open' then r.state
                 when t.lease_expires_at > moment.now then 'running'

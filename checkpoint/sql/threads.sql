@@ -14,8 +14,7 @@ select end_run_1(%(thread)s, %(epoch)s, %(run)s, %(state)s, %(reason)s, %(outcom
 select t.id, t.uuid::text, t.tenant, t.owner, t.graph, t.version, t.fingerprint, t.run_id::text, t.epoch,
        t.lease_worker, t.due_at, t.cancel_requested_at, t.crashes, t.created_at, t.updated_at,
        t.lease_holder is not null and t.lease_expires_at > standfast.now() as leased,
-       t.lease_holder is not null and t.lease_expires_at <= standfast.now() as abandoned,
-       t.due_at is not null and t.due_at <= standfast.now() as due,
+       coalesce(t.lease_expires_at <= standfast.now(), t.due_at <= standfast.now(), false) as due,
        r.number, r.state as run_state, r.reason, r.accepted_at, r.ended_at,
        exists (select 1 from waits w where w.thread_id = t.id and w.state = 'open') as waiting
   from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
@@ -34,9 +33,11 @@ select id::text, number, state, reason, requested_by, vouched, model, collection
 -- name: cancel
 update threads t
    set cancel_requested_at = coalesce(t.cancel_requested_at, standfast.now())
-  from runs r
- where t.id = %(thread)s and r.thread_id = t.id and r.id = t.run_id and r.state in ('open', 'needs_attention')
-returning t.id, wake_1(t.id)
+  from (select x.id, x.run_id, x.cancel_requested_at as asked_at
+          from threads x join runs r on r.thread_id = x.id and r.id = x.run_id
+         where x.id = %(thread)s and r.state in ('open', 'needs_attention') for no key update of x) as before
+ where t.id = before.id
+returning before.run_id::text as run_id, before.asked_at, wake_1(t.id)
 
 -- name: retry
 with thread as (select id, run_id from threads where id = %(thread)s for no key update),

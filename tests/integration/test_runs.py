@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from standfast.checkpoint.lease import Lease, claim, new_holder
+from standfast.checkpoint import errors
+from standfast.checkpoint.lease import Lease, new_holder
+from standfast.checkpoint.listing import Listing
 from standfast.checkpoint.operations import Call
 from standfast.checkpoint.statements import statements
 from standfast.checkpoint.store import Store
@@ -79,3 +81,68 @@ async def test_an_attempt_that_began_as_idempotent_is_repeated_though_a_deploy_c
     await store.operations.begin(lease, call(run, "idempotent"))
     again = await store.operations.begin(lease, call(run, "at_most_once"))
     assert ("executing", 2) == (again.state, again.attempt)
+
+
+async def states(store: Store) -> dict[str, str]:
+    return {one.id: one.state for one in await store.operations.list("t")}
+
+
+@pytest.mark.guarantee("G4")
+@pytest.mark.parametrize("state", ["cancelled", "failed", "needs_attention"])
+async def test_a_run_that_ends_over_a_call_says_of_which_it_is_not_known_whether_it_took_effect(
+    store: Store, query: Query, state: str
+) -> None:
+    run, lease = await begun(store)
+    await store.operations.begin(lease, call(run, "at_most_once", id="letter"))
+    await store.operations.begin(lease, call(run, "idempotent", id="report"))
+    await store.threads.end(lease, run.id, state, reason="because")
+
+    assert {"letter": "unknown", "report": "planned"} == await states(store)
+    assert [("abandoned", True)] == query("select distinct state, ended_at is not null from attempts")
+    reason = (await store.threads.run("t", run.id)).reason
+    assert "because; it is not known whether send_letter (letter) took effect" == reason
+
+
+async def test_a_run_that_stops_for_a_person_after_its_cancellation_is_cancelled_and_the_next_one_has_its_turn(
+    store: Store,
+) -> None:
+    run, lease = await begun(store)
+    queued, _ = await store.threads.accept(new_run(on_busy="interrupt"))
+    for _ in range(2):  # sent again it changes nothing
+        await store.threads.end(lease, run.id, "needs_attention", reason="it broke")
+
+    ended = await store.threads.run("t", run.id)
+    assert ("cancelled", "cancelled on request; it broke") == (ended.state, ended.reason)
+    thread = await store.threads.get("t")
+    assert (queued.id, True, "queued") == (thread.run_id, thread.due, thread.status)
+
+
+async def test_a_queued_run_keeps_the_version_that_it_was_accepted_for(store: Store, query: Query) -> None:
+    run, lease = await begun(store)
+    await store.threads.accept(new_run(version="2", fingerprint="two", on_busy="queue"))
+    listed = await Listing(store.database).runs()
+    assert [(2, "2"), (1, "1")] == [(one.number, one.version) for one in listed]
+    await store.threads.end(lease, run.id, "succeeded")
+
+    thread = await store.threads.get("t")
+    assert ("2", "two") == (thread.version, thread.fingerprint)
+    [(queue,)] = query("select queue_name from procrastinate_jobs where status = 'todo'")
+    assert "g@2" == queue
+    assert [(2, "2"), (1, "1")] == [(one.number, one.version) for one in await Listing(store.database).runs()]
+
+
+async def test_nothing_is_queued_behind_a_run_that_needs_attention(store: Store) -> None:
+    run, lease = await begun(store)
+    await store.threads.end(lease, run.id, "needs_attention", reason="it broke")
+    with pytest.raises(errors.ThreadBusy, match="standfast retry t"):
+        await store.threads.accept(new_run(on_busy="queue"))
+    assert [run.id] == [one.id for one in await store.threads.runs("t")]
+
+
+async def test_a_cancellation_tells_when_one_was_asked_for_before(store: Store) -> None:
+    run, _ = await begun(store)
+    first = await store.threads.request_cancel("t")
+    again = await store.threads.request_cancel("t")
+    assert first is not None and again is not None  # noqa: PT018
+    assert (run.id, None) == (first.run_id, first.asked_at)
+    assert (run.id, True) == (again.run_id, again.asked_at is not None)
