@@ -46,18 +46,21 @@ async def decide(
         reason=None if said.reason is None else text_of(said.reason, "reason"),
     )
     if said.verb == "edit":
-        decision = _edited(operations, approval, decision, said.arguments or {})
+        decision = _edited(operations, approval, decision, _whole(approval, said))
     return await store.approvals.decide(approval, decision)
 
 
-def _edited(
-    operations: Registry | None, approval: Approval, decision: Decision, changes: Mapping[str, Any]
-) -> Decision:
+def _whole(approval: Approval, said: Said) -> Mapping[str, Any]:
+    """All arguments of an edit, however it was said."""
+    return said.arguments if said.arguments is not None else {**approval.arguments, **(said.changes or {})}
+
+
+def _edited(operations: Registry | None, approval: Approval, decision: Decision, whole: Mapping[str, Any]) -> Decision:
     if operations is None:
         raise errors.InvalidRequest("this graph has no operations whose arguments could be edited")
     operation = operations.get(approval.operation)
     try:
-        arguments = operation.validate({**approval.arguments, **changes})
+        arguments = operation.validate(whole)
     except errors.OperationError as error:
         raise errors.InvalidRequest(f"the edit was not taken: {error}", approval_id=approval.id) from error
     return replace(

@@ -87,7 +87,8 @@ class Said:
 
     verb: Verb
     reason: str | None = None
-    arguments: Mapping[str, Any] | None = None  # of an edit: all of them
+    arguments: Mapping[str, Any] | None = None  # of an edit: all of them, what is not there is gone
+    changes: Mapping[str, Any] | None = None  # or of an edit: some of them, the others stay as they were proposed
 
 
 def decision_of(answer: object, approval: Approval) -> Said:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -32,6 +32,7 @@ from standfast.checkpoint.threads import Run, Status
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run, principal_of
 from standfast.graph.changed import Graph, fingerprint
+from standfast.graph.deployed import Deployed
 from standfast.graph.door import Said, thread_id_of
 from standfast.graph.driver import Driver
 from standfast.graph.following import follow_events, follow_to_end
@@ -60,7 +61,9 @@ class AsyncRuntime(Operators):
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
     it `STANDFAST_DATABASE_URL`, and without that the embedded server. `name` and `version` are kept with each
-    thread. `registry` names the types that state may hold beside the built-in ones; those that the graph's
+    thread: it is driven by code of the same name only. Code of another version drives it if its graph has the same
+    nodes, edges and fields, or if `takes_over` names the thread's version, as {"1"}; else it is refused with
+    `GraphChanged`. Workers come for the threads of their own version and of those that they take over. `registry` names the types that state may hold beside the built-in ones; those that the graph's
     schema reaches must be in it. `model`: for the built-in agent, such as `openai:NAME`. `step_limit` bounds the
     steps of one drive. With `stream_models` the models that nodes call by themselves stream their answers into the
     run's events, as the built-in agent's do without it. Times are in seconds. Raises the `ConfigurationError`s when
@@ -74,6 +77,7 @@ class AsyncRuntime(Operators):
         database_url: str | None = None,
         name: str = "agent",
         version: str = "1",
+        takes_over: Collection[str] = (),
         registry: TypeRegistry | None = None,
         model: str | None = None,
         lease_seconds: float | None = None,
@@ -86,6 +90,7 @@ class AsyncRuntime(Operators):
         self._url = database_url or (configured.get_secret_value() if configured else None)
         self.name = name
         self.version = version
+        self._takes_over = frozenset(takes_over)
         self._model = model or self._settings.model
         self._lease_seconds = lease_seconds or self._settings.lease_seconds
         self._step_limit = step_limit
@@ -144,6 +149,11 @@ class AsyncRuntime(Operators):
         if self._opened is None:
             raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`")
         return self._opened
+
+    @property
+    def deployed(self) -> Deployed:
+        """Which threads this code may drive."""
+        return Deployed(self.name, self.version, self._fingerprint, self._takes_over)
 
     @property
     def _spec(self) -> GraphSpec:
@@ -266,19 +276,21 @@ class AsyncRuntime(Operators):
         elif reject is not None:
             await self.adecide(reject, Said("reject", reason), as_=as_, thread_id=thread)
         elif edit is not None:
-            await self.adecide(edit, Said("edit", reason, changes or {}), as_=as_, thread_id=thread)
+            await self.adecide(edit, Said("edit", reason, changes=changes or {}), as_=as_, thread_id=thread)
         elif not isinstance(answer, _Unset):
             await self.aanswer(thread, answer, as_=as_)
         return await self.acarry_on(thread, on_event=on_event, follow=follow)
 
     async def acarry_on(self, thread_id: str, *, on_event: OnEvent | None = None, follow: bool = True) -> Result:
-        """Drive what is due on a thread, or follow whoever does."""
+        """Drive what is due on a thread, or follow whoever does. Raises `GraphChanged`."""
         known = await self.store.threads.get(thread_id)
         assert known.run_id is not None
         if known.status not in FINAL and known.status is not Status.WAITING:
+            if known.status is not Status.RUNNING:
+                self.deployed.require(known)
             if known.status is Status.NEEDS_ATTENTION:
                 await self.store.threads.retry(thread_id)
-            if known.graph == self.name:
+            if self.deployed.drives(known):
                 with contextlib.suppress(errors.LeaseHeld):
                     lease = await claim(self.store.database, thread_id, seconds=self._lease_seconds)
                     return await self._to_rest(await self.adrive(lease, on_event), on_event)
@@ -287,15 +299,38 @@ class AsyncRuntime(Operators):
         return await self._as_it_is(thread_id, known.run_id)
 
     async def acancel(self, thread_id: object) -> Result:
-        """Cancel the thread's unfinished run. Raises `AlreadyFinished`; nothing was changed then."""
+        """Cancel the thread's unfinished run, of whichever graph: its driver stops it, or it is ended here.
+
+        Raises `AlreadyFinished`, and `CancelPending` if it was asked for before and the driver has not stopped yet;
+        nothing was changed then.
+        """
         thread = thread_id_of(thread_id)
-        known = await self.store.threads.get(thread)
-        if not await self.store.threads.request_cancel(thread):
+        store, _, listener = self._parts
+        known = await store.threads.get(thread)
+        asked = await store.threads.request_cancel(thread)
+        if asked is None:
             raise errors.AlreadyFinished(
                 f"the run of thread {thread!r} has ended ({known.status}); there is nothing to cancel",
                 thread_id=thread,
             )
-        return await self.acarry_on(thread)
+        while True:
+            try:
+                await self.aend_cancelled(
+                    await claim(store.database, thread, seconds=self._lease_seconds), asked.run_id
+                )
+                break
+            except errors.LeaseHeld as held:
+                if asked.asked_at is not None:
+                    raise errors.CancelPending(
+                        f"the cancellation of thread {thread!r} was asked for at {asked.asked_at:%H:%M:%S} already; "
+                        f"{held.worker} drives it and has not stopped yet. Wait for it, or if that process is dead: "
+                        f"standfast release {thread}",
+                        thread_id=thread,
+                        run_id=asked.run_id,
+                    ) from held
+                if not await follow_to_end(store, listener, thread, asked.run_id, ours=lambda _: True):
+                    break
+        return await self._as_it_is(thread, asked.run_id)
 
     async def adrive(
         self,
@@ -313,9 +348,11 @@ class AsyncRuntime(Operators):
         """
         thread = lease.thread_id
         try:
-            run_id = (await self.store.threads.get(thread)).run_id
+            known = await self.store.threads.get(thread)
+            run_id = known.run_id
             if run_id is None:
                 raise errors.UnknownThread(f"thread {thread!r} has no run", thread_id=thread)
+            self.deployed.require(known)
             run = await self.store.threads.run(thread, run_id)
             at_rest = run.state != "open" and not (run.state == "needs_attention" and lease.cancel_requested)
             last_event = await self.store.run_events.last(thread, run_id)
@@ -374,7 +411,7 @@ class AsyncRuntime(Operators):
         """Wait until another process's drive ends or waits; carry on if it dies, or if the run's turn comes."""
         store, _, listener = self._parts
         while True:
-            by_us = await follow_to_end(store, listener, thread_id, run_id, graph=self.name)
+            by_us = await follow_to_end(store, listener, thread_id, run_id, ours=self.deployed.drives)
             if not by_us:
                 return await self._as_it_is(thread_id, run_id)
             try:
@@ -402,7 +439,7 @@ class AsyncRuntime(Operators):
     ) -> Approval:
         """Record a decision; nothing is driven. `seen_digest` is of what the decider saw, by default of now.
 
-        An edit merges its arguments into the proposed ones, and counts as the editor's approval of the result.
+        An edit says all arguments, or changes to the proposed ones; it counts as the editor's approval of the result.
         """
         return await deciding.decide(
             self.store, self._operations, approval_id, said, as_=as_, thread_id=thread_id, seen_digest=seen_digest

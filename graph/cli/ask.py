@@ -101,17 +101,20 @@ def _ask(approval: Approval) -> Said | None:
                 return Said("reject", reason)
         if answer in ("e", "edit"):
             try:
-                changes = edited(approval.arguments)
+                arguments = edited(approval.arguments)
             except errors.InvalidRequest as error:
                 note(sentence_of(error))
                 continue
-            if changes:
-                return Said("edit", arguments=changes)
+            if arguments is not None:
+                return Said("edit", arguments=arguments)
             note("Nothing was changed.")
 
 
-def edited(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a person changed in the arguments, as JSON in $VISUAL or $EDITOR. Raises `InvalidRequest`."""
+def edited(arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    """All arguments as a person left them in $VISUAL or $EDITOR, as JSON; None if nothing was changed.
+
+    Raises `InvalidRequest`.
+    """
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or shutil.which("nano") or shutil.which("vi")
     if not command:
         raise errors.InvalidRequest("no editor was found; set EDITOR, or use --set and --from")
@@ -128,7 +131,11 @@ def edited(arguments: Mapping[str, Any]) -> dict[str, Any]:
             )
         text = path.read_text(encoding="utf-8")
     changed = object_of(text, "the edited text")
-    return {name: value for name, value in changed.items() if name not in arguments or arguments[name] != value}
+    return None if _as_json(changed) == _as_json(arguments) else changed
+
+
+def _as_json(arguments: Mapping[str, Any]) -> str:
+    return json.dumps(dict(arguments), sort_keys=True)  # tells 1 from true, which Python does not
 
 
 def object_of(text: str, what: str) -> dict[str, Any]:

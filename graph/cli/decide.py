@@ -48,7 +48,7 @@ def decide(
         if verb == "edit":
             approval = current.run(lambda runtime: runtime.store.approvals.get(approval_id))
             digest = digest or approval.digest
-            said = Said(verb, reason, _changes(approval, changes, changes_from))
+            said = Said(verb, reason, _arguments(approval, changes, changes_from))
 
         async def work(runtime: AsyncRuntime) -> Approval:
             return await runtime.adecide(approval_id, said, as_=principal, seen_digest=digest)
@@ -108,7 +108,6 @@ def cancel(database: str | None, thread: str, *, as_json: bool) -> int:
     with session(database) as current:
 
         async def work(runtime: AsyncRuntime, progress: Progress) -> Result:
-            runtime.name = (await runtime.store.threads.get(thread_id)).graph  # ending a run needs none of its nodes
             return await runtime.acancel(thread_id)
 
         result = drive(current, work, Progress(), thread_id=thread_id)
@@ -116,17 +115,18 @@ def cancel(database: str | None, thread: str, *, as_json: bool) -> int:
         return SUCCEEDED if result.status == "cancelled" else code
 
 
-def _changes(approval: Approval, given: Sequence[str], path: Path | None) -> Mapping[str, Any]:
+def _arguments(approval: Approval, given: Sequence[str], path: Path | None) -> Mapping[str, Any]:
+    """All arguments of an edit: --set and --from change the proposed ones, an editor is shown them whole."""
     if not given and path is None:
         if not can_ask():
             fields = ", ".join(approval.arguments)
             raise errors.InvalidRequest(
                 f"nothing to edit: give --set FIELD=VALUE or --from FILE.json (the fields: {fields})"
             )
-        changes = edited(approval.arguments)
-        if not changes:
+        whole = edited(approval.arguments)
+        if whole is None:
             raise errors.InvalidRequest(f"nothing was changed; approval {approval.id!r} stays open")
-        return changes
+        return whole
     arguments: dict[str, Any] = copy.deepcopy(dict(approval.arguments))
     if path is not None:
         arguments.update(object_of(_text(path), str(path)))
