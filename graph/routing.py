@@ -13,7 +13,7 @@ from langgraph.graph import END
 from langgraph.types import Send
 
 from standfast.nodes.analysis import is_empty
-from standfast.nodes.state import OperationState, ToolCall
+from standfast.nodes.state import OperationState, ToolCall, answers_since_request
 from standfast.nodes.validation import MENDABLE
 
 DELEGATE: Final = "delegate"
@@ -33,7 +33,7 @@ def after_analysis(
         if is_empty(answer):
             return "analysis" if _trailing_empty(messages) < _MOST_EMPTY else finish
         calls = tool_calls(answer, messages, state["turn"], state.get("namespace", ""))
-        if not calls or state["turn"] >= max_turns:
+        if not calls or answers_since_request(messages) >= max_turns:
             return finish
         return [_send(call, specialists) for call in calls]
 

@@ -30,17 +30,20 @@ ModelFor = Callable[[Drive], BaseChatModel]
 
 
 def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instructions: str) -> Node[Any]:
-    """A node that asks the model, offering it these operations. State needs `messages`, and `turn` is counted."""
+    """A node that asks the model, offering it these operations.
+
+    The state needs `messages`; `turn` is written: the place of the answer among those of the run.
+    """
     tools = [one.tool_schema() for one in operations]
 
     async def analysis(state: Any, config: RunnableConfig) -> dict[str, Any]:
         drive = drive_of(config)
-        turn = state.get("turn", 0) + 1
         messages = _prompt(instructions, state["messages"])
         model = model_for(drive)
         namespace = state.get("namespace", "")
+        turn, identity = _next_turn(drive, namespace, state["messages"])
         call = Call(
-            id=operation_id(drive.run.thread_id, drive.run.id, namespace, turn, 0, "model"),
+            id=identity,
             run_id=drive.run.id,
             kind="model",
             name=drive.run.model or type(model).__name__,
@@ -52,7 +55,7 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
             arguments={"messages": len(messages)},
         )
 
-        identifier, path = f"answer-{call.id}", path_of(config)
+        identifier, path = answer_id(call.id), path_of(config)
 
         async def effect(attempt: int, connection: Any) -> AIMessage:
             if attempt > 1:
@@ -79,6 +82,25 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
         return {"messages": [outcome.result], "turn": turn}
 
     return analysis
+
+
+def answer_id(operation_id: str) -> str:
+    """The id of the message that a model call ended in."""
+    return f"answer-{operation_id}"
+
+
+def _next_turn(drive: Drive, namespace: str, messages: list[AnyMessage]) -> tuple[int, str]:
+    """The first turn of the run, from 1, whose answer is not among the messages, and its model call's id.
+
+    It is made from the messages, so that it is the same after a crash and begins anew with each run.
+    """
+    there = {one.id for one in messages}
+    turn = 1
+    while True:
+        identity = operation_id(drive.run.thread_id, drive.run.id, namespace, turn, 0, "model")
+        if answer_id(identity) not in there:
+            return turn, identity
+        turn += 1
 
 
 def is_empty(message: AnyMessage) -> bool:

@@ -70,7 +70,7 @@ class AgentState(TypedDict):
     """The main graph."""
 
     messages: Messages
-    turn: NotRequired[int]
+    turn: NotRequired[int]  # of the last answer, within its run; made from the messages each time
     outcome: NotRequired[Outcome]
 
 
@@ -100,11 +100,24 @@ class SpecialistState(TypedDict):
 
 
 def messages_of_run(messages: list[AnyMessage], run_id: str) -> list[AnyMessage]:
-    """The messages from the run's own request on."""
+    """The messages from the run's own request on; one that was given as messages begins with the last of a person."""
+    people = 0
     for position in range(len(messages) - 1, -1, -1):
         if messages[position].id == request_id(run_id):
             return messages[position:]
-    return messages
+        if people == 0 and isinstance(messages[position], HumanMessage):
+            people = position
+    return messages[people:]
+
+
+def answers_since_request(messages: list[AnyMessage]) -> int:
+    """How often the model has answered since a person last said something."""
+    answers = 0
+    for one in reversed(messages):
+        if isinstance(one, HumanMessage):
+            break
+        answers += isinstance(one, AIMessage)
+    return answers
 
 
 def request_id(run_id: str) -> str:

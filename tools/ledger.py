@@ -149,7 +149,7 @@ class Ledger:
             )
         except (errors.LeaseLost, errors.StorageUnavailable, GraphBubbleUp):
             raise
-        except Exception as error:  # noqa: BLE001 - the transaction is rolled back: it has not happened
+        except Exception as error:  # the transaction is rolled back: it has not happened
             if isinstance(error, errors.NotGranted | errors.OperationMismatch) and error is not own:
                 raise  # nothing was begun; of the same class from the operation itself, it is a failure
             begun = await self._begin(call, policy, needs_grant)

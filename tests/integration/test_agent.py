@@ -13,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from pydantic import PrivateAttr
 
 from standfast.checkpoint import errors
-from standfast.graph import Effect, OperationContext, Policy, Principal, Result, Runtime, operation
+from standfast.graph import Effect, OperationContext, Policy, Principal, Result, Runtime, build_agent, operation
 from standfast.graph.door import Said
 from tests.conftest import Clock
 from tests.crash.support.scripted_model import ScriptedModel, Turn, call, script
@@ -166,6 +166,29 @@ async def test_an_edit_makes_a_new_digest_and_its_arguments_are_what_is_executed
     assert {"text": "final"} == done.arguments
     assert ["final"] == [one["report"]["body"]["text"] for one in reports_server.effects()]
     assert ["approver@example.com edited the call before approving it.\nnoted final"] == texts(result)
+
+
+@pytest.mark.guarantee("G6")
+async def test_an_argument_that_an_edit_leaves_out_is_not_executed(opened: Open) -> None:
+    """Clients send all arguments of an edited action; `changes` are changes."""
+    written: list[tuple[str, str]] = []
+
+    @operation(policy=Policy(effect=Effect.IDEMPOTENT, approval=True))
+    async def write(text: str, copy_to: str = "nobody") -> str:
+        """Write to somebody, with a copy."""
+        written.append((text, copy_to))
+        return "written"
+
+    turn = [call("write", text=text, copy_to="the press") for text in ("whole", "changed")]
+    async with opened(write) as runtime:
+        waiting = await runtime.ainvoke(script(turn), thread_id="less")
+        ids = {one.arguments["text"]: one.id for one in waiting.approvals}
+        await runtime.aresume("less", edit=ids["changed"], changes={"text": "mended"})
+        edit = {"type": "edit", "edited_action": {"name": "write", "args": {"text": "whole"}}}
+        result = await runtime.aresume("less", {"decisions": [edit]})
+
+    assert "succeeded" == result.status
+    assert [("mended", "the press"), ("whole", "nobody")] == sorted(written)
 
 
 async def test_an_edit_that_does_not_fit_is_refused_and_the_request_stays_open(opened: Open) -> None:
@@ -369,6 +392,7 @@ async def test_what_may_have_happened_at_most_once_is_not_called_again_and_needs
 
     assert "needs_attention" == result.status
     assert "shout" in result.reason
+    assert result.reason.endswith("; look at the receiver, then: standfast cancel lost")
     assert texts(result)[0].startswith("It is not known whether this call took effect")
     assert "needs_attention" == again.status
     assert 1 == len(reports_server.effects())
@@ -386,6 +410,30 @@ async def test_a_second_run_sees_the_messages_of_the_first(opened: Open) -> None
     answers = [str(one.text) for one in result.messages if isinstance(one, AIMessage)]
     assert ["My name is Scripted.", "Again."] == answers
     assert "Again." == result.outcome["answer"]
+
+
+async def test_each_run_of_a_thread_has_its_own_turns(database_url: str) -> None:
+    graph = build_agent(model=ScriptedModel(), operations=[look], max_turns=3)
+    thrice = [[call("look", at=str(number))] for number in range(3)]
+    async with Runtime(graph, database_url=database_url) as runtime:
+        for _ in range(2):
+            within = await runtime.ainvoke(script(*thrice[:2], "Seen."), thread_id="turns")
+            assert ("succeeded", "Seen.") == (within.status, within.outcome["answer"])
+        given = {"messages": [HumanMessage(script(*thrice[:2], "Seen."))]}
+        assert "Seen." == (await runtime.ainvoke(given, thread_id="turns")).outcome["answer"]
+        beyond = await runtime.ainvoke(script(*thrice, "Too late."), thread_id="turns")
+        known = await runtime.store.operations.list("turns", beyond.run_id)
+
+    assert ("failed", "the model gave no answer in 3 turns") == (beyond.status, beyond.reason)
+    assert [("model", 1), ("tool", 1), ("model", 2), ("tool", 2), ("model", 3)] == [
+        (one.kind, one.turn) for one in known
+    ]
+
+
+@operation(policy=READ)
+async def look(at: str) -> str:
+    """Look at something."""
+    return f"seen {at}"
 
 
 class ListeningModel(ScriptedModel):
