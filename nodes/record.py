@@ -32,7 +32,10 @@ async def record(state: AgentState, config: RunnableConfig) -> dict[str, Any]:
     unknown = [one for one in acted if one.state == "unknown"]
     if unknown:
         outcome["status"] = "unknown_outcome"
-        outcome["reason"] = f"it is not known whether {unknown[0].name} ({unknown[0].id}) took effect"
+        outcome["reason"] = (
+            f"it is not known whether {unknown[0].name} ({unknown[0].id}) took effect; "
+            f"look at the receiver, then: standfast cancel {drive.run.thread_id}"
+        )
     elif not outcome["answer"]:
         outcome["status"] = "failed"
         outcome["reason"] = _why(messages)
