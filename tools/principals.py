@@ -7,6 +7,7 @@ authenticator a name is taken on the caller's word, and every record of it says 
 from __future__ import annotations
 
 import getpass
+import os
 from dataclasses import dataclass
 
 from standfast.checkpoint import errors
@@ -32,5 +33,9 @@ class Principal:
 
     @classmethod
     def operating_system(cls) -> Principal:
-        """The user that this process runs as."""
-        return cls(getpass.getuser(), on_word=False)
+        """The user that this process runs as; an account without a name, as in many containers, is `uid-N`."""
+        try:
+            name = getpass.getuser()
+        except (OSError, KeyError, ImportError):
+            name = f"uid-{os.getuid()}"
+        return cls(name, on_word=False)

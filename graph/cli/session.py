@@ -59,8 +59,8 @@ class Session:
         """
         if name is not None:
             return Principal.vouched(name)
-        user = _system_user()
-        return Principal(user, on_word=False) if self.embedded else Principal.vouched(user)
+        user = Principal.operating_system()
+        return user if self.embedded else Principal.vouched(user.name)
 
     def line(self, command: str) -> str:
         """A command to type, with what this one was given to find the same thread again."""
@@ -143,10 +143,3 @@ def load_graph(place: str) -> StateGraph[Any, Any, Any, Any] | CompiledStateGrap
             f"--graph {place!r} is {type(found).__name__}, not a StateGraph or a function that returns one"
         )
     return found
-
-
-def _system_user() -> str:
-    try:
-        return Principal.operating_system().name
-    except (OSError, KeyError, ImportError):  # an account without a name, as in many containers
-        return f"uid-{os.getuid()}"

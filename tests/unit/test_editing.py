@@ -41,7 +41,7 @@ def test_one_is_not_true(editor: Callable[[str], None]) -> None:
     editor("a['copy'] = 1")
     changed = edited(ARGUMENTS)
     assert changed is not None
-    assert isinstance(changed["copy"], int) and not isinstance(changed["copy"], bool)
+    assert "int" == type(changed["copy"]).__name__
 
 
 def test_nothing_changed_is_no_edit(editor: Callable[[str], None]) -> None:
