@@ -24,8 +24,8 @@ StandfastError
 ├── AlreadyDecided                  the approval has been decided before
 ├── ApprovalExpired                 the approval's time is over
 ├── DigestMismatch                  what was decided is not what is open
-├── NotPermitted                    the principal may not do this
 ├── AlreadyFinished                 the run has ended
+├── CancelPending                   the cancellation was asked for before, and the driver has not stopped yet
 ├── ClientKeyConflict               a client key that stands for another request
 ├── EventConflict                   an event id that stands for another event
 ├── LeaseHeld                       another process drives the thread (transient)
@@ -42,7 +42,6 @@ StandfastError
 ├── OperationError
 │   ├── OperationMismatch           one operation id, two different calls
 │   ├── NotGranted                  no valid, unused grant for this operation
-│   ├── OutcomeUnknown              an attempt began and never reported
 │   └── ModelFailed                 the model did not answer, after the attempts it is given (transient)
 └── UsageError                      the API is used in a way that cannot work
     ├── RuntimeClosed
@@ -177,12 +176,14 @@ class DigestMismatch(StandfastError):
     """What was decided is not what is open."""
 
 
-class NotPermitted(StandfastError):
-    """The principal may not do this."""
-
-
 class AlreadyFinished(StandfastError):
     """The run has ended; nothing was changed."""
+
+
+class CancelPending(StandfastError):
+    """The cancellation was asked for before, and the thread's driver has not stopped yet."""
+
+    transient = True
 
 
 class ClientKeyConflict(StandfastError):
@@ -251,10 +252,6 @@ class OperationMismatch(OperationError):
 
 class NotGranted(OperationError):
     """No valid, unused grant for this operation."""
-
-
-class OutcomeUnknown(OperationError):
-    """An attempt began and never reported."""
 
 
 class ModelFailed(OperationError):

@@ -40,8 +40,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Thread:
-    """One thread, as its small columns tell; its state is not read. `due`: there is something to do, and nobody drives.
-    """
+    """One thread, as its small columns tell; its state is not read. `due`: something is to be done, nobody drives."""
 
     id: str
     uuid: str

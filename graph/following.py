@@ -5,7 +5,7 @@ Invariant: what a reader sees depends on the run's stored events and on the numb
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Final
 
@@ -13,18 +13,18 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.listener import Listener
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.store import Store
-from standfast.checkpoint.threads import Status
+from standfast.checkpoint.threads import Status, Thread
 
 _PAGE: Final = 200  # commits
 _RESTING: Final = frozenset({Status.WAITING, Status.NEEDS_ATTENTION})
 
 
 async def follow_to_end(
-    store: Store, listener: Listener, thread_id: str, run_id: str, *, graph: str | None = None
+    store: Store, listener: Listener, thread_id: str, run_id: str, *, ours: Callable[[Thread], bool] | None = None
 ) -> bool:
     """Return when the run has ended or waits (False).
 
-    With the name of a `graph` that the caller could drive, return also when it is the run's turn and nobody
+    With `ours`, which tells whether the caller could drive the thread, return also when the thread is due and nobody
     drives it (True).
     """
     async with listener.following(thread_id):
@@ -34,7 +34,7 @@ async def follow_to_end(
             if await listener.look(at, lambda: _rests(store, thread_id, run_id)):
                 return False
             known = await listener.look(("get", thread_id, seen), lambda: store.threads.get(thread_id))
-            if graph is not None and known.graph == graph and known.status is Status.QUEUED:
+            if ours is not None and known.due and ours(known):
                 return True
             await listener.wait(thread_id, seen)
 

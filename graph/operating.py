@@ -14,11 +14,13 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.fleet import Fleet, Unserved, WorkerRow
 from standfast.checkpoint.lease import Lease, break_lease, claim, leave, release
 from standfast.checkpoint.listing import Listing, OpenWait, RunRow
+from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status, Thread
 from standfast.checkpoint.waits import Kind
 from standfast.graph.door import text_of, thread_id_of
 
+_CANCELLED: Final = "cancelled on request"
 FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 
 
@@ -128,6 +130,27 @@ class Operators:
         except BaseException:
             with contextlib.suppress(errors.StandfastError):
                 await release(self.store.database, lease)
+            raise
+
+    async def aend_cancelled(self, lease: Lease, run_id: str) -> None:
+        """End the thread's unfinished run as cancelled, under this lease; nothing of its graph or state is needed."""
+        store, thread = self.store, lease.thread_id
+        try:
+            current = (await store.threads.get(thread)).run_id
+            state = await store.threads.run_state(thread, run_id)
+            if current == run_id and state not in FINAL:
+                last = await store.run_events.last(thread, run_id)
+                told = {"status": str(Status.CANCELLED), "reason": _CANCELLED}
+                event = RunEvent(last + 1, lease.epoch, "run_end", (), told, None)
+                riders = [store.run_events.append(thread, run_id, lease.epoch, [event])]
+                await store.threads.end(lease, run_id, Status.CANCELLED, reason=_CANCELLED, riders=riders)
+            elif current == run_id:
+                await leave(store.database, lease)
+            else:  # the next run has its turn
+                await release(store.database, lease)
+        except BaseException:
+            with contextlib.suppress(errors.StandfastError):
+                await release(store.database, lease)
             raise
 
     async def _unfinished(self, thread_id: str) -> Thread:

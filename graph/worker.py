@@ -23,6 +23,7 @@ from standfast.checkpoint.doorbell import Doorbell
 from standfast.checkpoint.fleet import Fleet, Incarnation
 from standfast.checkpoint.lease import Lease, worker_name
 from standfast.checkpoint.store import Store
+from standfast.graph.deployed import Deployed
 from standfast.graph.logs import about
 from standfast.graph.result import Result
 
@@ -54,8 +55,8 @@ class WorkerOptions:
 class Served(Protocol):
     """An open runtime, as a worker needs it."""
 
-    name: str
-    version: str
+    @property
+    def deployed(self) -> Deployed: ...
 
     @property
     def store(self) -> Store: ...
@@ -79,14 +80,18 @@ class Worker:
         self._options = options or WorkerOptions()
         if self._options.concurrency < 1 or self._options.grace < 0:
             raise errors.InvalidRequest("a worker's concurrency is at least 1, and its grace is not negative")
-        self._runtimes = {f"{one.name}@{one.version}": one for one in runtimes}
-        if not runtimes or len(self._runtimes) != len(runtimes):
+        self._runtimes = list(runtimes)
+        codes = [one.deployed for one in runtimes]
+        own = [f"{one.name}@{one.version}" for one in codes]
+        if not runtimes or len(set(own)) != len(runtimes):
             raise errors.InvalidRequest("a worker serves at least one graph, each name and version once")
+        taken_over = [f"{one.name}@{version}" for one in codes for version in sorted(one.takes_over)]
+        graphs = tuple(dict.fromkeys([*own, *taken_over]))
         self._database = runtimes[0].store.database
         self._events = runtimes[0].store.events
         self._threads = runtimes[0].store.threads
         self._fleet = Fleet(self._database)
-        self._me = Incarnation(self._options.name or worker_name(), tuple(self._runtimes), self._options.concurrency)
+        self._me = Incarnation(self._options.name or worker_name(), graphs, self._options.concurrency)
         self._drives: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(self._options.concurrency)
         self._control = RunControl()
@@ -183,7 +188,8 @@ class Worker:
 
     async def _drive_if_due(self, thread_id: str) -> None:
         thread = await self._threads.get(thread_id)
-        runtime = self._runtimes.get(f"{thread.graph}@{thread.version}")
+        able = [one for one in self._runtimes if one.deployed.drives(thread)]
+        runtime = next((one for one in able if one.deployed.version == thread.version), able[0] if able else None)
         if runtime is None:
             return
         about.set({"thread_id": thread_id, "run_id": thread.run_id or ""})
@@ -199,6 +205,10 @@ class Worker:
             await self._fleet.release(lease)
             raise
         except Exception as error:  # noqa: BLE001
+            if not runtime.deployed.drives(await self._threads.get(thread_id)):
+                # Between the look and the claim a run of another version had its turn: its own workers come for it.
+                await self._fleet.release(lease)
+                return
             # Whatever this code cannot continue would come back at once: it is put before a person.
             _LOG.error("put aside: %s", error, exc_info=not isinstance(error, errors.StandfastError))
             await runtime.aput_aside(lease, f"{type(error).__name__}: {error}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import timedelta
 from typing import Any, TypedDict
 
 import pytest
@@ -11,6 +12,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.lease import claim
 from standfast.graph import Runtime
 from standfast.graph.worker import Worker
 
@@ -73,3 +75,123 @@ async def test_a_bell_that_nobody_answers_under_one_version_keeps_no_bell_of_ano
 
     bells = query("select distinct queue_name from procrastinate_jobs where status = 'todo' order by 1")
     assert [("agent@1",), ("agent@2",)] == bells
+
+
+async def waiting(runtime: Runtime) -> None:
+    """A thread t of this runtime's version whose question is answered, and which nobody has driven since."""
+    question = (await runtime.ainvoke({}, thread_id="t")).questions[0]
+    await runtime.store.waits.answer("t", question.id, "yes", "somebody")
+
+
+@pytest.mark.guarantee("G10")
+async def test_another_version_of_the_same_shape_drives_a_thread(first: Runtime) -> None:
+    await waiting(first)
+    assert "2" == (await second(first).aresume("t")).values["by"]
+
+
+@pytest.mark.guarantee("G10")
+@pytest.mark.parametrize("follow", [True, False])
+async def test_another_version_of_another_shape_is_refused_and_both_are_named(
+    first: Runtime, query: Query, follow: bool
+) -> None:
+    await waiting(first)
+    deployed = second(first, changed())
+    kept = query("select * from threads")
+    with pytest.raises(errors.GraphChanged, match=r"version '1' of graph 'agent', and version '2'"):
+        await deployed.acarry_on("t", follow=follow)
+    assert kept == query("select * from threads")
+    assert "1" == (await first.aresume("t")).values["by"]
+
+
+@pytest.mark.guarantee("G10")
+async def test_a_version_that_declares_it_takes_another_over_drives_its_threads(first: Runtime) -> None:
+    await waiting(first)
+    assert "2" == (await second(first, changed(), takes_over={"1"}).aresume("t")).values["by"]
+
+
+@pytest.mark.guarantee("G10")
+async def test_a_claim_that_came_after_the_version_had_changed_drives_nothing(first: Runtime, query: Query) -> None:
+    await waiting(first)
+    deployed = second(first, changed())
+    lease = await claim(first.store.database, "t", seconds=60)
+    with pytest.raises(errors.GraphChanged):
+        await deployed.adrive(lease)
+    assert [(None, True)] == query("select lease_holder, due_at is not null from threads")
+
+
+@pytest.mark.parametrize("takes_over", [(), ("1",)])
+async def test_workers_come_for_their_own_version_and_for_what_they_take_over(
+    first: Runtime, takes_over: tuple[str, ...]
+) -> None:
+    await waiting(first)
+    deployed = second(first, changed(), takes_over=takes_over)
+    stop = asyncio.Event()
+    work = asyncio.create_task(Worker([deployed], stop=stop).run())
+    own = await deployed.asubmit({}, thread_id="own")
+    await deployed.aresult("own", run_id=own.run_id, timeout=15)
+    if takes_over:
+        assert "2" == (await deployed.aresult("t", timeout=15)).values["by"]
+    stop.set()
+    assert await work
+    assert ("succeeded" if takes_over else "queued") == (await first.store.threads.get("t")).status
+
+
+async def test_who_queues_under_another_version_is_driven_by_it_when_the_turn_comes(first: Runtime) -> None:
+    await first.ainvoke({}, thread_id="t")
+    deployed = second(first, changed())
+    following = asyncio.create_task(deployed.ainvoke({}, thread_id="t", on_busy="queue"))
+    await until(lambda: _queued(first))
+    await first.aresume("t", "yes")
+    async with asyncio.timeout(15):
+        assert "waiting" == (await following).status
+    assert ("2", "waiting") == (
+        (await first.store.threads.get("t")).version,
+        (await first.store.threads.get("t")).status,
+    )
+
+
+async def _queued(runtime: Runtime) -> bool:
+    return ["queued", "open"] == sorted((one.state for one in await runtime.store.threads.runs("t")), reverse=True)
+
+
+# -- without workers
+
+
+async def test_a_run_that_interrupts_one_that_needs_attention_has_its_turn_without_any_worker(first: Runtime) -> None:
+    await first.asubmit({}, thread_id="t")
+    await first.apark("t", "wait for Monday")
+    async with asyncio.timeout(15):
+        assert "waiting" == (await first.ainvoke({}, thread_id="t", on_busy="interrupt")).status
+    assert ["cancelled", "open"] == [one.state for one in await first.store.threads.runs("t")]
+
+
+async def test_a_run_of_a_graph_that_is_not_loaded_is_cancelled_and_its_readers_are_told(first: Runtime) -> None:
+    await waiting(first)
+    other = Runtime(made("x", nodes=("quite", "different")), name="other")
+    other.join(first)
+    cancelled = await other.acancel("t")
+    assert ("cancelled", "cancelled on request") == (cancelled.status, cancelled.reason)
+    assert "run_end" == [one.kind async for one in first.astream("t")][-1]
+    with pytest.raises(errors.AlreadyFinished):
+        await other.acancel("t")
+
+
+async def test_a_second_cancellation_says_that_the_driver_has_not_stopped_yet_and_ends_the_run_when_it_is_dead(
+    first: Runtime, clock: Any
+) -> None:
+    await first.asubmit({}, thread_id="t")
+    await claim(first.store.database, "t", seconds=60)  # a driver that does not look
+    once = asyncio.create_task(first.acancel("t"))
+    await until(lambda: _cancelling(first))
+    with pytest.raises(errors.CancelPending, match="standfast release t"):
+        await first.acancel("t")
+    assert not once.done()
+    clock.move(timedelta(seconds=61))
+    assert "cancelled" == (await first.acancel("t")).status
+    async with asyncio.timeout(15):
+        assert "cancelled" == (await once).status
+
+
+async def _cancelling(runtime: Runtime) -> bool:
+    rows = await runtime.store.database.fetch(b"select 1 from threads where cancel_requested_at is not null")
+    return bool(rows)

@@ -1,0 +1,44 @@
+"""Whether loaded code may drive a thread: the one comparison of graphs, versions and fingerprints.
+
+Invariant: every way to a drive asks here, whoever claims asks again under the lease; what is refused is left as it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from standfast.checkpoint import errors
+from standfast.checkpoint.threads import Thread
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """The graph that a process has loaded. `takes_over`: other versions whose threads this code can continue."""
+
+    name: str
+    version: str
+    fingerprint: str
+    takes_over: frozenset[str] = frozenset()
+
+    def drives(self, thread: Thread) -> bool:
+        """Whether a thread is this code's to drive.
+
+        It is of the same name, and of the same version, of one that is taken over, or of the same fingerprint.
+        """
+        return self.name == thread.graph and (
+            thread.version == self.version
+            or thread.version in self.takes_over
+            or thread.fingerprint == self.fingerprint
+        )
+
+    def require(self, thread: Thread) -> None:
+        """Raise `GraphChanged` for a thread of this graph that another version must drive."""
+        if thread.graph == self.name and not self.drives(thread):
+            raise errors.GraphChanged(
+                f"thread {thread.id!r} is of version {thread.version!r} of graph {self.name!r}, and version "
+                f"{self.version!r}, which is loaded, has another shape. The thread was left as it was: drive it with its "
+                f"own version, or say that this code can continue it: takes_over={{{thread.version!r}}}",
+                thread_id=thread.id,
+                thread_version=thread.version,
+                version=self.version,
+            )
