@@ -236,10 +236,10 @@ class Threads:
         """All runs of a thread, oldest first."""
         return [self._run(thread_id, row) for row in await self._database.fetch(_SQL["runs"], {"thread": thread_id})]
 
-    async def run_state(self, thread_id: str, run_id: str) -> str | None:
-        """The stored state of one run, None if there is no such run."""
-        row = await self._database.fetch_one(_SQL["run_state"], {"thread": thread_id, "run": run_id})
-        return None if row is None else str(row["state"])
+    async def standing(self, thread_id: str, run_id: str) -> tuple[str | None, str | None]:
+        """The stored state of one run and the reason for it, without its values; None if there is no such run."""
+        row = await self._database.fetch_one(_SQL["standing"], {"thread": thread_id, "run": run_id})
+        return (None, None) if row is None else (row["state"], row["reason"])
 
     async def request_cancel(self, thread_id: str) -> Cancellation | None:
         """Ask for the unfinished run's cancellation; None if there is none to cancel."""

@@ -36,8 +36,8 @@ class Deployed:
         if thread.graph == self.name and not self.drives(thread):
             raise errors.GraphChanged(
                 f"thread {thread.id!r} is of version {thread.version!r} of graph {self.name!r}, and version "
-                f"{self.version!r}, which is loaded, has another shape. The thread was left as it was: drive it with its "
-                f"own version, or say that this code can continue it: takes_over={{{thread.version!r}}}",
+                f"{self.version!r}, which is loaded, has another shape. The thread was left as it was: drive it with "
+                f"its own version, or say that this code can continue it: takes_over={{{thread.version!r}}}",
                 thread_id=thread.id,
                 thread_version=thread.version,
                 version=self.version,

@@ -71,7 +71,7 @@ async def _rests(store: Store, thread_id: str, run_id: str) -> bool:
     known = await store.threads.get(thread_id)
     if known.run_id == run_id:
         return known.status in _RESTING or known.status in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
-    state = await store.threads.run_state(thread_id, run_id)
+    state, _ = await store.threads.standing(thread_id, run_id)
     if state is None:
         raise errors.UnknownThread(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id)
     return state not in ("queued", "open")

@@ -137,7 +137,7 @@ class Operators:
         store, thread = self.store, lease.thread_id
         try:
             current = (await store.threads.get(thread)).run_id
-            state = await store.threads.run_state(thread, run_id)
+            state, _ = await store.threads.standing(thread, run_id)
             if current == run_id and state not in FINAL:
                 last = await store.run_events.last(thread, run_id)
                 told = {"status": str(Status.CANCELLED), "reason": _CANCELLED}
@@ -155,7 +155,7 @@ class Operators:
 
     async def _unfinished(self, thread_id: str) -> Thread:
         known = await self.store.threads.get(thread_id)
-        state = None if known.run_id is None else await self.store.threads.run_state(thread_id, known.run_id)
+        state, _ = (None, None) if known.run_id is None else await self.store.threads.standing(thread_id, known.run_id)
         if state in FINAL:
             raise errors.AlreadyFinished(
                 f"the run of thread {thread_id!r} has ended ({state}); nothing was changed", thread_id=thread_id

@@ -63,11 +63,11 @@ class AsyncRuntime(Operators):
     it `STANDFAST_DATABASE_URL`, and without that the embedded server. `name` and `version` are kept with each
     thread: it is driven by code of the same name only. Code of another version drives it if its graph has the same
     nodes, edges and fields, or if `takes_over` names the thread's version, as {"1"}; else it is refused with
-    `GraphChanged`. Workers come for the threads of their own version and of those that they take over. `registry` names the types that state may hold beside the built-in ones; those that the graph's
-    schema reaches must be in it. `model`: for the built-in agent, such as `openai:NAME`. `step_limit` bounds the
-    steps of one drive. With `stream_models` the models that nodes call by themselves stream their answers into the
-    run's events, as the built-in agent's do without it. Times are in seconds. Raises the `ConfigurationError`s when
-    it is entered.
+    `GraphChanged`. Workers come for the threads of their own version and of those that they take over. `registry`
+    names the types that state may hold beside the built-in ones; those that the graph's schema reaches must be in it.
+    `model`: for the built-in agent, such as `openai:NAME`. `step_limit` bounds the steps of one drive. With
+    `stream_models` the models that nodes call by themselves stream their answers into the run's events, as the
+    built-in agent's do without it. Times are in seconds. Raises the `ConfigurationError`s when it is entered.
     """
 
     def __init__(
@@ -315,10 +315,8 @@ class AsyncRuntime(Operators):
             )
         while True:
             try:
-                await self.aend_cancelled(
-                    await claim(store.database, thread, seconds=self._lease_seconds), asked.run_id
-                )
-                break
+                lease = await claim(store.database, thread, seconds=self._lease_seconds)
+                await self.aend_cancelled(lease, asked.run_id)
             except errors.LeaseHeld as held:
                 if asked.asked_at is not None:
                     raise errors.CancelPending(
@@ -328,9 +326,10 @@ class AsyncRuntime(Operators):
                         thread_id=thread,
                         run_id=asked.run_id,
                     ) from held
-                if not await follow_to_end(store, listener, thread, asked.run_id, ours=lambda _: True):
-                    break
-        return await self._as_it_is(thread, asked.run_id)
+                await follow_to_end(store, listener, thread, asked.run_id, ours=lambda _: True)
+            state, reason = await store.threads.standing(thread, asked.run_id)
+            if state in FINAL:
+                return Result(thread, asked.run_id, Status(state), reason=reason)
 
     async def adrive(
         self,

@@ -47,5 +47,5 @@ reopened as (
     returning r.thread_id)
 select wake_1(thread_id) from reopened
 
--- name: run_state
-select state from runs where thread_id = %(thread)s and id = %(run)s
+-- name: standing
+select state, reason from runs where thread_id = %(thread)s and id = %(run)s

@@ -195,3 +195,12 @@ async def test_a_second_cancellation_says_that_the_driver_has_not_stopped_yet_an
 async def _cancelling(runtime: Runtime) -> bool:
     rows = await runtime.store.database.fetch(b"select 1 from threads where cancel_requested_at is not null")
     return bool(rows)
+
+
+async def test_a_run_whose_values_this_process_cannot_read_is_cancelled_all_the_same(
+    first: Runtime, query: Query
+) -> None:
+    await waiting(first)
+    query("update runs set input = '', settings = ''")
+    query("update checkpoints set sealed = ''")
+    assert "cancelled" == (await first.acancel("t")).status
