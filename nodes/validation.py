@@ -5,18 +5,22 @@ What fails goes back to the model with the reason, at most twice; then a person 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
+from langgraph.errors import GraphBubbleUp
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.plain_text import storable_text
 from standfast.nodes.state import Node, OperationState, ToolCall
 from standfast.tools.digests import call_digest, operation_id
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.failures import InvalidArguments
-from standfast.tools.operations import CheckContext, Operation, Registry
+from standfast.tools.ledger import said
+from standfast.tools.operations import Check, CheckContext, Operation, Registry
 
 MENDABLE: Final = "failed_checks"  # marks, in a tool message, that the model was asked to mend its call
 _MOST_MENDS: Final = 2
@@ -78,9 +82,28 @@ async def failed_checks(operation: Operation, arguments: dict[str, Any], drive: 
     """What the operation's checks object to."""
     if not operation.checks:
         return []
-    read = set()
+    read: set[tuple[str, int]] = set()
     for done in await drive.operations.list(drive.run.thread_id, drive.run.id):
-        if done.name in _READERS and done.state == "succeeded" and done.result is not None:
-            read |= {(one["document"], one["passage"]) for one in done.result}
+        if done.name in _READERS and done.state == "succeeded":
+            read.update(_passages(done.result))
     context = CheckContext(drive.run, drive.documents, frozenset(read))
-    return [problem for check in operation.checks for problem in await check(arguments, context)]
+    return [problem for check in operation.checks for problem in await _problems(check, arguments, context)]
+
+
+def _passages(result: Any) -> Iterator[tuple[str, int]]:
+    """The passages in a reader's result; an operation of the same name may return anything."""
+    for one in result if isinstance(result, list) else ():
+        if isinstance(one, Mapping):
+            document, passage = one.get("document"), one.get("passage")
+            if isinstance(document, str) and isinstance(passage, int):
+                yield document, passage
+
+
+async def _problems(check: Check, arguments: dict[str, Any], context: CheckContext) -> Sequence[str]:
+    try:
+        return [storable_text(str(problem)) for problem in await check(arguments, context)]
+    except (errors.LeaseLost, errors.StorageUnavailable, GraphBubbleUp):
+        raise
+    except Exception as error:  # noqa: BLE001 - the check is the user's code: what it could not check, it objects to
+        name = getattr(check, "__name__", type(check).__name__)
+        return [storable_text(f"the check {name} could not be made: {said(error)}")]

@@ -101,7 +101,6 @@ class Operation:
     call: Callable[[Mapping[str, Any], OperationContext], Awaitable[Any]] = field(repr=False)
     checks: tuple[Check, ...] = field(default=(), repr=False)
     version: str = "1"
-    hidden: bool = False  # known to the runtime, not offered to the main agent's model
 
     def validate(self, arguments: Any) -> dict[str, Any]:
         """The arguments as they will be executed. Raises `InvalidArguments` with a sentence for the model."""
@@ -114,6 +113,10 @@ class Operation:
                 f"{'.'.join(str(step) for step in one['loc']) or 'arguments'}: {one['msg']}" for one in error.errors()
             )
             raise InvalidArguments(f"the arguments of {self.name} are not valid: {problems}") from error
+        except Exception as error:  # a validator of the schema is the user's code
+            raise InvalidArguments(
+                f"the arguments of {self.name} could not be checked: {type(error).__name__}: {error}"
+            ) from error
         unknown = set(arguments) - set(self.schema.model_fields)
         if unknown:
             raise InvalidArguments(
