@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -26,7 +26,7 @@ from standfast.checkpoint.statements import statements
 
 _SQL = statements("approvals")
 
-Verb = Literal["approve", "reject", "edit", "respond"]
+Verb = Literal["approve", "reject", "edit"]
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,6 @@ class Decision:
     digest: str
     reason: str | None = None
     arguments: Mapping[str, Any] | None = None
-    response: Any = None
     operation_digest: str | None = None
     new_digest: str | None = None
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
@@ -84,7 +83,6 @@ class Approval:
     vouched: bool | None = None
     self_approved: bool | None = None
     reason: str | None = None
-    response: Any = None
 
 
 def approval_id(thread_id: str, operation_id: str, round_: int) -> str:
@@ -166,6 +164,11 @@ class Approvals:
         rows = await self._database.fetch(_SQL["list"], {"thread": thread_id, "state": state, "limit": limit})
         return [self._approval(row) for row in rows]
 
+    async def granted(self, thread_id: str, operation_id: str) -> Sequence[Approval]:
+        """The approvals of one operation that a person granted, oldest first."""
+        rows = await self._database.fetch(_SQL["granted"], {"thread": thread_id, "operation_id": operation_id})
+        return [self._approval(row) for row in rows]
+
     async def decide(self, approval: Approval, decision: Decision) -> Approval:
         """Decide, once. The decision and the wake-up are one transaction; no lease is needed.
 
@@ -181,9 +184,6 @@ class Approvals:
             "vouched": decision.vouched,
             "seen": decision.digest,
             "reason": decision.reason,
-            "response": None
-            if decision.response is None
-            else self._sealer.seal(decision.response, at=("decisions", thread, decision.id, "response")),
             "arguments": self._seal(thread, identifier, "arguments", dict(decision.arguments or {}))
             if edited
             else None,
@@ -242,7 +242,6 @@ class Approvals:
         thread, identifier = row["thread_id"], row["id"]
         at = ("approvals", thread, identifier)
         shown = self._sealer.unseal(row["request"], at=(*at, "request"))
-        response = row["response"]
         return Approval(
             id=identifier,
             thread_id=thread,
@@ -266,7 +265,4 @@ class Approvals:
             vouched=row["vouched"],
             self_approved=row["self_approved"],
             reason=row["reason"],
-            response=None
-            if response is None
-            else self._sealer.unseal(response, at=("decisions", thread, row["decision_id"], "response")),
         )

@@ -7,13 +7,15 @@ nothing asks again by an edge back here, under a new id.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import interrupt
 
-from standfast.checkpoint.approvals import Approval, Request
+from standfast.checkpoint import errors
+from standfast.checkpoint.approvals import Approval, Request, approval_id
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Call
 from standfast.nodes.request import approval_request
@@ -34,7 +36,12 @@ def approval_node(
             reach("node.approval")
             return {"granted": True}
         drive = drive_of(config)
-        operation = registry.get(state["call"]["name"])
+        try:
+            operation = registry.get(state["call"]["name"])
+        except errors.UnknownOperation as error:  # a deploy has taken it away while the thread waited
+            identifier = approval_id(drive.run.thread_id, planned["operation_id"], state.get("round", 0))
+            await drive.approvals.withdraw(drive.lease, identifier)
+            return {"granted": False, "messages": [_not_done(state, f"Not done: {error}.", {})]}
         request = await _open(drive, operation, state)
         reach("node.approval")
         if request.state == "open":
@@ -63,7 +70,7 @@ def approval_node(
 
 
 async def _open(drive: Drive, operation: Operation, state: OperationState) -> Approval:
-    call, planned = state["call"], state["planned"]
+    planned = state["planned"]
     note = state.get("note")
     request = Request(
         call=planned_call(drive, operation, state),
@@ -77,16 +84,27 @@ async def _open(drive: Drive, operation: Operation, state: OperationState) -> Ap
     return await drive.approvals.open(
         drive.lease,
         request,
-        lambda expires_at: approval_digest(
-            tenant=drive.tenant,
-            thread_id=drive.run.thread_id,
-            operation_id=planned["operation_id"],
-            operation=call["name"],
-            operation_version=operation.version,
-            arguments=planned["arguments"],
-            policy_version=operation.policy.version,
-            expires_at=expires_at,
-        ),
+        lambda expires_at: _digest(drive, operation, state, expires_at),
+    )
+
+
+async def has_grant(drive: Drive, operation: Operation, state: OperationState) -> bool:
+    """Whether a person allowed what would be executed now: these arguments, by this version of the operation."""
+    granted = await drive.approvals.granted(drive.run.thread_id, state["planned"]["operation_id"])
+    return any(one.digest == _digest(drive, operation, state, one.expires_at) for one in granted)
+
+
+def _digest(drive: Drive, operation: Operation, state: OperationState, expires_at: datetime) -> str:
+    planned = state["planned"]
+    return approval_digest(
+        tenant=drive.tenant,
+        thread_id=drive.run.thread_id,
+        operation_id=planned["operation_id"],
+        operation=operation.name,
+        operation_version=operation.version,
+        arguments=planned["arguments"],
+        policy_version=operation.policy.version,
+        expires_at=expires_at,
     )
 
 
@@ -110,15 +128,17 @@ def planned_call(drive: Drive, operation: Operation, state: OperationState) -> C
 def _declined(state: OperationState, request: Approval) -> ToolMessage:
     if request.state == "expired":
         text = f"Not done: nobody decided before {request.expires_at:%Y-%m-%d %H:%M} UTC."
-    elif request.decision == "respond":
-        text = str(request.response)
     else:
         text = f"Rejected by {request.decided_by}" + (f": {request.reason}" if request.reason else ".")
+    return _not_done(state, text, {"approval": request.id, "decision": request.decision or request.state})
+
+
+def _not_done(state: OperationState, text: str, extra: dict[str, Any]) -> ToolMessage:
     return ToolMessage(
         text,
         id=f"result-{state['planned']['operation_id']}",
         tool_call_id=state["call"]["id"],
         name=state["call"]["name"],
-        status="success" if request.decision == "respond" else "error",
-        additional_kwargs={"approval": request.id, "decision": request.decision or request.state},
+        status="error",
+        additional_kwargs=extra,
     )

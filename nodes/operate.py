@@ -7,14 +7,15 @@ needed is found out here again, from the policy and the checks, whichever way th
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
-from standfast.nodes.approval import planned_call
+from standfast.nodes.approval import has_grant, planned_call
 from standfast.nodes.state import Node, OperationState
 from standfast.nodes.validation import MENDABLE, failed_checks
 from standfast.tools.drive import drive_of, path_of
@@ -23,17 +24,28 @@ from standfast.tools.ledger import Outcome
 from standfast.tools.operations import OperationContext, Registry
 from standfast.tools.waits import from_the_top
 
+_NO_VERSION: Final = "no grant"  # a policy's version that no grant is for
+
 
 def operate_node(registry: Registry) -> Node[OperationState]:
     """A node that executes `planned`, or sends it back for a grant that it lacks."""
 
     async def operate(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
         drive, planned = drive_of(config), state["planned"]
-        operation = registry.get(state["call"]["name"])
-        call = planned_call(drive, operation, state)
-
         path = path_of(config)
-        about = {"operation_id": call.id, "name": operation.name}
+        about = {"operation_id": planned["operation_id"], "name": state["call"]["name"]}
+
+        def ended(outcome: Outcome) -> dict[str, Any]:
+            end = {"attempt": outcome.attempt, "state": outcome.state, "reused": outcome.reused}
+            drive.tell("operation_end", path, {**about, **end})
+            reach("node.operate")
+            return {"granted": True, "messages": [_message(state, outcome)]}
+
+        try:
+            operation = registry.get(state["call"]["name"])
+        except errors.UnknownOperation as error:  # a deploy has taken it away
+            return ended(await drive.ledger.leave(drive.run.id, planned["operation_id"], str(error)))
+        call = planned_call(drive, operation, state)
 
         async def effect(attempt: int, connection: Any) -> Any:
             drive.tell("operation_begin", path, {**about, "attempt": attempt})
@@ -48,8 +60,12 @@ def operate_node(registry: Registry) -> Node[OperationState]:
         needs_grant = operation.policy.approval or bool(
             await failed_checks(operation, dict(planned["arguments"]), drive)
         )
+        policy = operation.policy
+        if needs_grant and not await has_grant(drive, operation, state):
+            # What is recorded is still told. Nothing is executed: a grant for another version is none for this one.
+            policy = replace(policy, version=_NO_VERSION)
         try:
-            outcome = await drive.ledger.execute(call, operation.policy, effect, needs_grant=needs_grant)
+            outcome = await drive.ledger.execute(call, policy, effect, needs_grant=needs_grant)
         except errors.NotGranted:
             return {
                 "granted": False,
@@ -59,10 +75,7 @@ def operate_node(registry: Registry) -> Node[OperationState]:
             }
         except errors.OperationMismatch as error:
             outcome = Outcome("failed", None, FailureClass.PERMANENT, str(error))
-        end = {"attempt": outcome.attempt, "state": outcome.state, "reused": outcome.reused}
-        drive.tell("operation_end", path, {**about, **end})
-        reach("node.operate")
-        return {"granted": True, "messages": [_message(state, outcome)]}
+        return ended(outcome)
 
     return operate
 

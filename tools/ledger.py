@@ -85,6 +85,25 @@ class Ledger:
             await asyncio.sleep(_FIRST_DELAY * 2**tries)
             tries += 1
 
+    async def leave(self, run_id: str, operation_id: str, why: str) -> Outcome:
+        """End an operation that nobody can execute any more: as it is recorded, else as not known or not done."""
+        for one in await self._operations.list(self._lease.thread_id, run_id):
+            if one.id != operation_id:
+                continue
+            if one.state == "executing" and one.effect in (Effect.IDEMPOTENT, Effect.AT_MOST_ONCE):
+                await self._operations.finish(
+                    self._lease,
+                    one.id,
+                    one.attempts,
+                    "unknown",
+                    failure_class=FailureClass.UNKNOWN,
+                    failure_message=why,
+                )
+                return Outcome("unknown", None, FailureClass.UNKNOWN, why, one.attempts)
+            if one.state not in ("planned", "executing"):
+                return _recorded(Begun(one.state, one.attempts, one.result, one.failure_class, one.failure_message))
+        return Outcome("failed", None, FailureClass.PERMANENT, why)
+
     async def _begin(self, call: Call, policy: Policy, needs_grant: bool) -> Begun:
         return await self._operations.begin(self._lease, call, needs_grant=needs_grant, policy_version=policy.version)
 

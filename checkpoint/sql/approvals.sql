@@ -26,14 +26,22 @@ values (%(thread)s, %(id)s, %(run)s, %(operation_id)s, %(operation)s, %(round)s,
 on conflict (thread_id, id) do nothing
 
 -- name: get
-select a.*, a.run_id::text as run, d.id::text as decision_id, d.decision, d.principal, d.vouched, d.self_approved, d.reason, d.response
+select a.*, a.run_id::text as run, d.decision, d.principal, d.vouched, d.self_approved, d.reason
   from approvals a
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
                       order by d.decided_at desc limit 1) d on true
  where a.id = %(id)s
 
+-- name: granted
+select a.*, a.run_id::text as run, d.decision, d.principal, d.vouched, d.self_approved, d.reason
+  from approvals a
+  left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
+                      order by d.decided_at desc limit 1) d on true
+ where a.thread_id = %(thread)s and a.operation_id = %(operation_id)s and a.state = 'approved'
+ order by a.round
+
 -- name: list
-select a.*, a.run_id::text as run, d.id::text as decision_id, d.decision, d.principal, d.vouched, d.self_approved, d.reason, d.response
+select a.*, a.run_id::text as run, d.decision, d.principal, d.vouched, d.self_approved, d.reason
   from approvals a
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
                       order by d.decided_at desc limit 1) d on true
@@ -45,7 +53,7 @@ select a.*, a.run_id::text as run, d.id::text as decision_id, d.decision, d.prin
 
 -- name: decide
 select verdict, state, digest from decide_1(
-    %(id)s, %(decision_id)s, %(decision)s, %(principal)s, %(vouched)s, %(seen)s, %(reason)s, %(response)s,
+    %(id)s, %(decision_id)s, %(decision)s, %(principal)s, %(vouched)s, %(seen)s, %(reason)s, null,
     %(arguments)s, %(operation_digest)s, %(digest)s)
 
 -- name: expire
