@@ -72,7 +72,9 @@ def graph_input(request: object, run_id: str, *, takes_messages: bool) -> Any:
             ) from error
     if isinstance(request, str):
         if not takes_messages:
-            raise errors.InvalidRequest("this graph takes a mapping of its state fields, not text")
+            raise errors.InvalidRequest(
+                "this graph takes a mapping of its state fields, not text (on the command line: a JSON object)"
+            )
         return {"messages": [HumanMessage(text_of(request, "request"), id=request_id(run_id))]}
     if isinstance(request, Mapping):
         return dict(request)

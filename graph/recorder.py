@@ -26,7 +26,7 @@ from standfast.checkpoint.threads import Run
 TOKEN: Final = "token"  # noqa: S105 - a piece of text
 _TOLD_BY_OTHERS: Final = frozenset({"custom", "progress"})
 _TOKEN_SECONDS: Final = 0.1
-_OTHER_SECONDS: Final = 0.5  # a step that takes longer than this is seen to have begun
+_OTHER_SECONDS: Final = 1.0  # a step that takes longer than this is seen to have begun
 _TOKEN_CHARACTERS: Final = 2000
 
 _LOG = logging.getLogger("standfast.recorder")
@@ -98,6 +98,9 @@ class Recorder:
         if not self._waiting:
             return []
         self._sent, self._waiting, self._sent_to = self._waiting, [], self._last
+        if self._timer is not None:  # a commit for each moment of a busy process would cost more than it tells
+            self._timer.cancel()
+            self._timer = None
         return [self._run_events.append(self._run.thread_id, self._run.id, self._lease.epoch, self._sent)]
 
     def restore(self) -> None:

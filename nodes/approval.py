@@ -20,6 +20,7 @@ from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Call
 from standfast.nodes.request import approval_request
 from standfast.nodes.state import Node, OperationState
+from standfast.nodes.validation import failed_checks
 from standfast.tools.digests import approval_digest, call_digest
 from standfast.tools.drive import Drive, drive_of, path_of
 from standfast.tools.operations import Operation, Registry
@@ -60,9 +61,17 @@ def approval_node(
         if request.state == "approved":
             arguments = dict(request.arguments)
             edited = request.decided_by if request.decision == "edit" else None
+            failed = await failed_checks(operation, arguments, drive) if edited else []
+            if failed:  # the editor has not seen them: he approves them knowingly, or edits again
+                return {
+                    "granted": False,
+                    "round": state.get("round", 0) + 1,
+                    "planned": {**planned, "arguments": arguments, "failed_checks": failed, "edited_by": edited},
+                    "note": f"{edited} edited the call, and the edited call fails the checks below.",
+                }
             return {
                 "granted": True,
-                "planned": {**planned, "arguments": arguments, "edited_by": edited},
+                "planned": {**planned, "arguments": arguments, "edited_by": edited or planned["edited_by"]},
             }
         return {"granted": False, "messages": [_declined(state, request)]}
 

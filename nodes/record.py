@@ -8,8 +8,10 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.operations import Operation
 from standfast.nodes.state import AgentState, Outcome, last_answer, messages_of_run
 from standfast.tools.drive import drive_of
+from standfast.tools.failures import FailureClass
 from standfast.tools.operations import Effect
 
 
@@ -36,11 +38,24 @@ async def record(state: AgentState, config: RunnableConfig) -> dict[str, Any]:
             f"it is not known whether {unknown[0].name} ({unknown[0].id}) took effect; "
             f"look at the receiver, then: standfast cancel {drive.run.thread_id}"
         )
+    elif failed := _failed_for_good(acted):
+        outcome["status"] = "failed"
+        outcome["reason"] = f"{failed.name} failed: {failed.failure_message}"
     elif not outcome["answer"]:
         outcome["status"] = "failed"
         outcome["reason"] = _why(messages)
     reach("node.record")
     return {"outcome": outcome}
+
+
+def _failed_for_good(acted: list[Operation]) -> Operation | None:
+    """An effect that failed and that no later call of the same operation has made good."""
+    done = {one.name: one.created_at for one in acted if one.state == "succeeded"}
+    for one in acted:
+        for_good = one.name not in done or done[one.name] < one.created_at
+        if one.state == "failed" and one.failure_class != FailureClass.INVALID and for_good:
+            return one
+    return None
 
 
 def _declined(messages: list[AnyMessage]) -> list[dict[str, Any]]:

@@ -11,11 +11,11 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import anyio.to_thread
 import httpx
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from standfast.checkpoint.crashpoints import reach
 from standfast.tools.operations import CheckContext, Effect, OperationContext, Policy, operation
@@ -26,6 +26,8 @@ _REQUEST_SECONDS: Final = 30.0
 class Quotation(BaseModel):
     """A sentence taken word for word from a passage."""
 
+    model_config = ConfigDict(extra="forbid")
+
     document: str = Field(description="The document's name")
     passage: int = Field(ge=0, description="The passage's number")
     quote: str = Field(min_length=1, description="The words as they stand there")
@@ -33,6 +35,8 @@ class Quotation(BaseModel):
 
 class Source(BaseModel):
     """A document that the report rests on."""
+
+    model_config = ConfigDict(extra="forbid")
 
     document: str = Field(description="The document's name")
     sha256: str = Field(description="The document's SHA-256, as search_documents gave it")
@@ -68,8 +72,8 @@ async def sources_were_read(arguments: Mapping[str, Any], context: CheckContext)
     checks=[sources_were_read],
 )
 async def publish_report(
-    title: str,
-    body: str,
+    title: Annotated[str, Field(min_length=1)],
+    body: Annotated[str, Field(min_length=1)],
     quotations: list[Quotation],
     sources: list[Source],
     context: OperationContext,

@@ -42,8 +42,15 @@ async def take_graph_of(session: Session, runtime: AsyncRuntime, thread_id: str)
     thread = await runtime.store.threads.get(thread_id)
     if session.graph is not None:
         runtime.name = thread.graph  # the guard of deploys still refuses a graph that lacks what the thread needs
-    elif thread.graph != runtime.name and thread.status in ("queued", "running"):
+    elif thread.graph != runtime.name and thread.status in ("queued", "running", "waiting"):
+        graph = thread.graph if ":" in thread.graph else "MODULE:ATTR"
         note(
-            f"Thread {thread_id} belongs to graph {thread.graph!r}, which is not loaded here: waiting for a process "
-            "that has it (Ctrl-C stops only the waiting; --graph MODULE:ATTR drives it here)."
+            f"Thread {thread_id} belongs to graph {thread.graph!r}, which is not loaded here: a process that has it "
+            f"carries it on (Ctrl-C stops only the waiting). To drive it here, add --graph {graph}"
+        )
+        return
+    if thread.status == "running":
+        note(
+            f"Thread {thread_id} is driven by {thread.worker}; following it. If that process is dead, it is carried "
+            f"on here when its lease has run out; {session.line(f'release {thread_id} --yes')} ends the lease at once."
         )

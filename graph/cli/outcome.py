@@ -21,10 +21,12 @@ def show_result(session: Session, result: Result, *, as_json: bool, asking: bool
         _show_end(result)
     elif result.status == "waiting":
         _show_open(session, result, asking=asking)
+    elif result.status == "queued":
+        say(f"queued: run {result.run_id} is accepted, and workers carry it on")
     else:
         say(f"{result.status.replace('_', ' ')}: {result.reason or 'no reason was recorded'}")
     if result.status in ("queued", "running", "needs_attention"):
-        note(f"To carry it on: {session.line(f'resume {result.thread_id}')}")
+        note(f"To carry it on here: {session.line(f'resume {result.thread_id}')}")
     if result.status != "waiting" or as_json:
         note(f"Thread {result.thread_id}: {result.status.replace('_', ' ')}. {_usage(result)}".rstrip())
     return code_of_status(result.status)

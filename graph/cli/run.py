@@ -74,6 +74,8 @@ def run(
             return SUCCEEDED
 
         async def work(runtime: AsyncRuntime, progress: Progress) -> Result:
+            if on_busy != "refuse":
+                note(f"If thread {thread_id} is busy this run waits for its turn; Ctrl-C stops only the waiting.")
             return await runtime.ainvoke(given, on_event=progress, **options)
 
         progress = Progress(files.summary)
@@ -84,8 +86,8 @@ def run(
 def _new_thread(client_key: str | None) -> str:
     """An id for a new thread; the same one for the same key, whose second request is the first one again."""
     if client_key is None:
-        return f"thread-{uuid.uuid4().hex[:12]}"
-    return f"thread-{hashlib.sha256(client_key.encode(errors='surrogatepass')).hexdigest()[:12]}"
+        return f"thread-{uuid.uuid4().hex[:16]}"
+    return f"thread-{hashlib.sha256(client_key.encode(errors='surrogatepass')).hexdigest()[:16]}"
 
 
 def model_line(name: str) -> str:
