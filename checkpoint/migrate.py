@@ -25,6 +25,10 @@ from standfast.checkpoint.database import SCHEMA, Connection, check_server, conn
 
 _LOCK: Final = 0x5374616E64666173  # "Standfas": one key for every process that migrates
 _WAIT_SECONDS: Final = 120.0
+# LangGraph's: each repeats the first column of its table's primary key, and costs every step a write.
+_REDUNDANT_INDEXES: Final = (
+    "drop index if exists checkpoints_thread_id_idx, checkpoint_blobs_thread_id_idx, checkpoint_writes_thread_id_idx"
+)
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,7 @@ async def _third_parties(conn: Connection, report: Callable[[str], None]) -> lis
         else:
             await AsyncPostgresSaver(conn).setup()
             await AsyncPostgresStore(conn).setup()
+            await conn.execute(_REDUNDANT_INDEXES)
             await _mend_indexes(conn)
         reach("migrate.between")
         await conn.execute(

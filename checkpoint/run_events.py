@@ -72,9 +72,7 @@ class RunEvents:
         events, _ = await self.page(thread_id, run_id, after=after, limit=limit)
         return events
 
-    async def page(
-        self, thread_id: str, run_id: str, *, after: int, limit: int = 200
-    ) -> tuple[list[RunEvent], bool]:
+    async def page(self, thread_id: str, run_id: str, *, after: int, limit: int = 200) -> tuple[list[RunEvent], bool]:
         """What `read` returns, and whether there may be more already."""
         params = {"thread": thread_id, "run": run_id, "after": after, "limit": limit}
         events: list[RunEvent] = []

@@ -19,8 +19,6 @@ create function standfast.now() returns timestamptz language sql volatile as 'se
 
 -- Small values of a checkpoint travel with it, sealed in one column; LangGraph has them in its JSONB, in clear.
 alter table checkpoints add column sealed bytea;
--- Each repeats the first column of its table's primary key, and costs every step a write.
-drop index if exists checkpoints_thread_id_idx, checkpoint_blobs_thread_id_idx, checkpoint_writes_thread_id_idx;
 
 create table threads (
     id                  text primary key check (length(id) between 1 and 255),

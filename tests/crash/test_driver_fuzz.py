@@ -193,7 +193,7 @@ async def test_each_call_ends_once_with_its_own_answer_whatever_is_killed(
             assert code in (0, 2, -9), "a driver failed by itself"
             if not query("select 1 from threads where id = %s", thread):
                 continue
-            while (known := await store.threads.get(thread)).status is Status.RUNNING:  # noqa: ASYNC110
+            while (known := await store.threads.get(thread)).status is Status.RUNNING:
                 await asyncio.sleep(0.02)  # the lease of the dead runs out
             status = known.status
             if status is Status.SUCCEEDED:

@@ -62,7 +62,7 @@ async def test_work_goes_on_when_every_connection_is_terminated(
     for _ in range(5):
         before = len(acknowledged)
         async with asyncio.timeout(20):
-            while len(acknowledged) < before + 20:  # noqa: ASYNC110 - eight tasks count together
+            while len(acknowledged) < before + 20:
                 await asyncio.sleep(0.01)
         query(
             """select pg_terminate_backend(pid) from pg_stat_activity
@@ -95,7 +95,7 @@ async def test_a_restart_of_the_server_loses_no_acknowledged_commit(open_directo
         for _ in range(2):
             before = len(acknowledged)
             async with asyncio.timeout(60):
-                while len(acknowledged) < before + 50:  # noqa: ASYNC110 - four tasks count together
+                while len(acknowledged) < before + 50:
                     await asyncio.sleep(0.01)
             assert await asyncio.to_thread(server.stop)
             await asyncio.to_thread(server.acquire)

@@ -62,7 +62,7 @@ def changed() -> StateGraph[Note]:
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
     async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - what another task does sets no event here
+        while not await condition():
             await asyncio.sleep(0.02)
 
 

@@ -38,7 +38,7 @@ def keeper(store: Store) -> Iterator[LeaseKeeper]:
 
 async def until(condition: Callable[[], bool], *, seconds: float = 10.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what it waits for is on another thread
+        while not condition():
             await asyncio.sleep(0.01)
 
 

@@ -1,7 +1,5 @@
 """The model's test server, spoken to by the client that Standfast uses."""
 
-
-
 from __future__ import annotations
 
 import json
@@ -66,9 +64,7 @@ async def test_a_stream_has_no_usage_unless_asked_for(openai_server: OpenAIServe
 
 
 @pytest.mark.parametrize("streaming", [False, True])
-async def test_tool_calls_arrive_whole(
-    openai_server: OpenAIServer, model: ChatOpenAI, streaming: bool
-) -> None:
+async def test_tool_calls_arrive_whole(openai_server: OpenAIServer, model: ChatOpenAI, streaming: bool) -> None:
     openai_server.script(Reply(calls=(SEARCH, SEND)))
     answer = await (joined(model.astream("Go.")) if streaming else model.ainvoke("Go."))
     assert [
@@ -86,9 +82,7 @@ async def test_streamed_arguments_come_in_deltas(openai_server: OpenAIServer, mo
     assert '{"to": "editor@example.com"}' == "".join(d or "" for d in deltas)
 
 
-async def test_malformed_arguments_reach_the_client_as_they_are(
-    openai_server: OpenAIServer, model: ChatOpenAI
-) -> None:
+async def test_malformed_arguments_reach_the_client_as_they_are(openai_server: OpenAIServer, model: ChatOpenAI) -> None:
     openai_server.script(Reply(calls=(ToolCall(name="search", arguments='{"query": "ti'),), times=2))
     answer = await model.ainvoke("Go.")
     assert ['{"query": "ti'] == [call["args"] for call in answer.invalid_tool_calls]
@@ -96,9 +90,7 @@ async def test_malformed_arguments_reach_the_client_as_they_are(
     assert ['{"query": "ti'] == [call["args"] for call in streamed.tool_call_chunks]
 
 
-async def test_a_tool_that_was_not_offered_can_be_called(
-    openai_server: OpenAIServer, model: ChatOpenAI
-) -> None:
+async def test_a_tool_that_was_not_offered_can_be_called(openai_server: OpenAIServer, model: ChatOpenAI) -> None:
     openai_server.script(Reply(calls=(ToolCall(name="launch", arguments={}),)))
     answer = await model.ainvoke("Go.")
     assert ["launch"] == [call["name"] for call in answer.tool_calls]
@@ -141,9 +133,7 @@ async def test_every_attempt_of_a_client_is_a_line_in_the_log(openai_server: Ope
     answer = await chat_model(openai_server.base_url, max_retries=2).ainvoke("Go.")
     assert "third time" == answer.content
     assert [500, 500, None] == [line["step"].get("status") for line in openai_server.requests()]
-    assert ["0", "1", "2"] == [
-        line["headers"]["x-stainless-retry-count"] for line in openai_server.requests()
-    ]
+    assert ["0", "1", "2"] == [line["headers"]["x-stainless-retry-count"] for line in openai_server.requests()]
 
 
 async def test_the_log_has_no_key(openai_server: OpenAIServer, model: ChatOpenAI) -> None:
@@ -209,9 +199,7 @@ async def test_an_answer_after_the_time_out_is_a_time_out(openai_server: OpenAIS
     assert 1 == len(openai_server.requests())
 
 
-async def test_every_tool_call_must_be_answered_exactly_once(
-    openai_server: OpenAIServer, model: ChatOpenAI
-) -> None:
+async def test_every_tool_call_must_be_answered_exactly_once(openai_server: OpenAIServer, model: ChatOpenAI) -> None:
     openai_server.script(Reply(text="Thanks."))
     asked = AIMessage("", tool_calls=[{"name": "search", "args": {}, "id": name} for name in ("a", "b")])
     a, b = ToolMessage("1", tool_call_id="a"), ToolMessage("2", tool_call_id="b")
@@ -222,9 +210,7 @@ async def test_every_tool_call_must_be_answered_exactly_once(
     assert [400, 400, 400, 400, 400, None] == [line["refused"] for line in openai_server.requests()]
 
 
-async def test_a_step_waits_for_the_message_that_it_is_for(
-    openai_server: OpenAIServer, model: ChatOpenAI
-) -> None:
+async def test_a_step_waits_for_the_message_that_it_is_for(openai_server: OpenAIServer, model: ChatOpenAI) -> None:
     openai_server.script(
         Reply(when='"role": "tool"', text="Done.", times=None),
         Reply(when="tides", calls=(SEARCH,), times=None),
@@ -241,9 +227,7 @@ async def test_a_function_answers_by_the_request(openai_server: OpenAIServer, mo
     assert [(await model.ainvoke(text)).content for text in ("one", "two")] == ["ONE", "TWO"]
 
 
-async def test_a_request_that_no_step_fits_is_not_worth_a_retry(
-    openai_server: OpenAIServer, model: ChatOpenAI
-) -> None:
+async def test_a_request_that_no_step_fits_is_not_worth_a_retry(openai_server: OpenAIServer, model: ChatOpenAI) -> None:
     openai_server.script(Reply(when="tides", text="Low."))
     with pytest.raises(openai.BadRequestError) as caught:
         await model.ainvoke("Stars?")

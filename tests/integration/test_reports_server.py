@@ -1,7 +1,5 @@
 """The reports API of the tests: idempotency keys as receivers honour them, effects that can be counted."""
 
-
-
 from __future__ import annotations
 
 import json
@@ -32,9 +30,7 @@ def bodies(server: ReportsServer) -> list[Any]:
     return [line["report"]["body"] for line in server.effects()]
 
 
-def test_the_same_key_and_body_get_the_first_answer_again(
-    reports_server: ReportsServer, http: httpx.Client
-) -> None:
+def test_the_same_key_and_body_get_the_first_answer_again(reports_server: ReportsServer, http: httpx.Client) -> None:
     first = http.post("/reports", json=BODY, headers=KEY)
     again = http.post("/reports", content='{"pages": 3,   "title": "Tides"}', headers=KEY)
     assert (201, 200) == (first.status_code, again.status_code)
@@ -73,9 +69,7 @@ def test_the_mode_says_what_a_repeated_request_does(
         assert 2 == len(server.requests())
 
 
-def test_requests_at_once_with_one_key_have_one_effect(
-    reports_server: ReportsServer, http: httpx.Client
-) -> None:
+def test_requests_at_once_with_one_key_have_one_effect(reports_server: ReportsServer, http: httpx.Client) -> None:
     reports_server.script(Step(delay_effect=0.05, times=8))
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: http.post("/reports", json=BODY, headers=KEY), range(8)))
@@ -151,9 +145,7 @@ def test_a_breakage_has_an_effect_only_if_the_step_says_so(
     assert int(performed) == len(reports_server.effects())
 
 
-def test_steps_are_followed_in_order_one_per_request(
-    reports_server: ReportsServer, http: httpx.Client
-) -> None:
+def test_steps_are_followed_in_order_one_per_request(reports_server: ReportsServer, http: httpx.Client) -> None:
     reports_server.script(
         Step(status=503, retry_after=3),
         Step(status=500, performed=True),
@@ -162,9 +154,7 @@ def test_steps_are_followed_in_order_one_per_request(
     )
     answers = [http.post("/reports", json=BODY, headers=KEY) for _ in range(4)]
     assert [answer.status_code for answer in answers] == [503, 500, 429, 200]
-    assert ["3", None, "Wed, 21 Oct 2037 07:28:00 GMT", None] == [
-        a.headers.get("retry-after") for a in answers
-    ]
+    assert ["3", None, "Wed, 21 Oct 2037 07:28:00 GMT", None] == [a.headers.get("retry-after") for a in answers]
     assert [http.get("/reports").status_code for _ in range(2)] == [502, 200]
     assert [BODY] == bodies(reports_server)
 

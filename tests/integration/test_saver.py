@@ -79,7 +79,7 @@ class Siblings:
 
 async def until(condition: Callable[[], bool], *, seconds: float = 5.0) -> None:
     async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - what it waits for is in another process
+        while not condition():
             await asyncio.sleep(0.01)
 
 

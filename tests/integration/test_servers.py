@@ -1,7 +1,5 @@
 """What holds for every test server: the script, the log, the end, and life as a process."""
 
-
-
 from __future__ import annotations
 
 import signal
@@ -60,9 +58,7 @@ def refuses(port: int) -> bool:
         "reset",
     ],
 )
-def test_a_mistake_in_a_script_is_refused_and_nothing_is_added(
-    reports_server: ReportsServer, mistake: object
-) -> None:
+def test_a_mistake_in_a_script_is_refused_and_nothing_is_added(reports_server: ReportsServer, mistake: object) -> None:
     with httpx.Client(base_url=reports_server.url) as http:
         refused = http.post("/script", json=[{"status": 500}, mistake])
         assert (400, "bad_script") == (refused.status_code, refused.json()["error"]["code"])
@@ -131,9 +127,7 @@ def test_a_fault_of_the_script_is_raised_when_the_server_stops(tmp_path: Path) -
 @pytest.mark.parametrize(
     "step", [Step(fail="hang"), Step(fail="hang", after=1), Step(delay_effect=60), Step(delay_answer=60)]
 )
-def test_a_stop_ends_what_hangs_and_leaves_no_thread(
-    tmp_path: Path, step: Step, eventually: Eventually
-) -> None:
+def test_a_stop_ends_what_hangs_and_leaves_no_thread(tmp_path: Path, step: Step, eventually: Eventually) -> None:
     before = set(threading.enumerate())
     server = ReportsServer(tmp_path / "log")
     server.start()
@@ -190,9 +184,7 @@ def test_a_process_answers_the_chat_protocol_from_a_json_script(openai_process: 
         openai_process.script({"txet": "Low water at nine."})
 
 
-def test_the_count_survives_a_client_that_is_killed(
-    reports_process: ServerProcess, eventually: Eventually
-) -> None:
+def test_the_count_survives_a_client_that_is_killed(reports_process: ServerProcess, eventually: Eventually) -> None:
     reports_process.script({"fail": "hang", "performed": True})
     command = [sys.executable, "-c", POSTS_A_REPORT, f"{reports_process.url}/reports"]
     with subprocess.Popen(command) as client:

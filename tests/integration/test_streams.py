@@ -488,7 +488,9 @@ async def test_an_event_is_as_it_was_when_it_was_told(opened: Any) -> None:
 
     async with opened(copy) as runtime:
         await runtime.ainvoke(script([call("copy")]), thread_id="t")
-        assert [{"files": 1}] == [one.data["progress"] for one in await all_stored(runtime, "t") if one.kind == "progress"]
+        assert [{"files": 1}] == [
+            one.data["progress"] for one in await all_stored(runtime, "t") if one.kind == "progress"
+        ]
 
 
 async def test_progress_of_blocking_operations_comes_in_order_from_their_threads(opened: Any) -> None:

@@ -89,7 +89,7 @@ def working() -> Working:
 
 async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 15.0) -> None:
     async with asyncio.timeout(seconds):
-        while not await condition():  # noqa: ASYNC110 - what another process does sets no event here
+        while not await condition():
             await asyncio.sleep(0.02)
 
 

@@ -111,7 +111,7 @@ async def require_thread_table(url: str) -> None:
 async def test_an_index_that_a_killed_build_left_invalid_is_mended(database_url: str) -> None:
     run(
         database_url,
-        "update pg_index set indisvalid = false where indexrelid = 'standfast.checkpoints_thread_id_idx'::regclass",
+        "update pg_index set indisvalid = false where indexrelid = 'standfast.store_prefix_idx'::regclass",
     )
     run(database_url, "delete from migrations where component = 'langgraph-checkpoint-postgres'")
     applied = await migrate_database(database_url)

@@ -182,12 +182,9 @@ def _stream(body: dict[str, Any], step: Reply) -> Answer:
         entry = call.entry()
         text = entry["function"]["arguments"]
         deltas.append({"tool_calls": [_with_arguments(entry | {"index": index}, "")]})
-        deltas += [
-            {"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in _thirds(text)
-        ]
+        deltas += [{"tool_calls": [{"index": index, "function": {"arguments": piece}}]} for piece in _thirds(text)]
     chunks: list[dict[str, Any]] = [
-        {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]}
-        for delta in deltas
+        {"choices": [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": None}]} for delta in deltas
     ]
     chunks.append({"choices": [{"index": 0, "delta": {}, "logprobs": None, "finish_reason": _finish(step)}]})
     if with_usage:

@@ -99,7 +99,5 @@ def _first_line(process: subprocess.Popen[str]) -> str:
         ready = selector.select(SECONDS_TO_START)
     line = stdout.readline().strip() if ready else ""
     if not line:
-        raise RuntimeError(
-            f"{process.args!r} printed no URL within {SECONDS_TO_START} s; see its standard error"
-        )
+        raise RuntimeError(f"{process.args!r} printed no URL within {SECONDS_TO_START} s; see its standard error")
     return line

@@ -82,9 +82,7 @@ class Server(ABC, Generic[S]):
         self.stopping = threading.Event()
         self.faults: list[Exception] = []
         self._listener = _Listener(self, port)
-        self._thread = threading.Thread(
-            target=self._listener.serve_forever, args=(0.02,), name=type(self).__name__
-        )
+        self._thread = threading.Thread(target=self._listener.serve_forever, args=(0.02,), name=type(self).__name__)
 
     @property
     def url(self) -> str:

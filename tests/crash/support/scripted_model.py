@@ -110,7 +110,7 @@ async def jot(text: str, context: OperationContext) -> str:
 @operation(policy=Policy(effect=Effect.IDEMPOTENT))
 async def jot_slowly(text: str, until: str, context: OperationContext) -> str:
     """Write a note without asking, once the file `until` exists."""
-    while not await anyio.Path(until).exists():  # noqa: ASYNC110 - another process makes it
+    while not await anyio.Path(until).exists():
         await anyio.sleep(0.01)
     return await _post(text, context)
 
