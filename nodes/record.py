@@ -10,7 +10,7 @@ from langchain_core.runnables import RunnableConfig
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Operation
 from standfast.nodes.state import AgentState, Outcome, last_answer, messages_of_run
-from standfast.tools.drive import drive_of
+from standfast.tools.drive import Drive, drive_of
 from standfast.tools.failures import FailureClass
 from standfast.tools.operations import Effect
 
@@ -38,7 +38,7 @@ async def record(state: AgentState, config: RunnableConfig) -> dict[str, Any]:
             f"it is not known whether {unknown[0].name} ({unknown[0].id}) took effect; "
             f"look at the receiver, then: standfast cancel {drive.run.thread_id}"
         )
-    elif failed := _failed_for_good(acted):
+    elif failed := _failed_for_good(acted, await _allowed(drive)):
         outcome["status"] = "failed"
         outcome["reason"] = f"{failed.name} failed: {failed.failure_message}"
     elif not outcome["answer"]:
@@ -48,12 +48,18 @@ async def record(state: AgentState, config: RunnableConfig) -> dict[str, Any]:
     return {"outcome": outcome}
 
 
-def _failed_for_good(acted: list[Operation]) -> Operation | None:
-    """An effect that failed and that no later call of the same operation has made good."""
+async def _allowed(drive: Drive) -> set[str]:
+    """The operations that a person has said yes to."""
+    approvals = await drive.approvals.list(thread_id=drive.run.thread_id, state="approved", limit=None)
+    return {one.operation_id for one in approvals}
+
+
+def _failed_for_good(acted: list[Operation], allowed: set[str]) -> Operation | None:
+    """An effect that a person allowed, that failed, and that no later call of the same operation has made good."""
     done = {one.name: one.created_at for one in acted if one.state == "succeeded"}
     for one in acted:
         for_good = one.name not in done or done[one.name] < one.created_at
-        if one.state == "failed" and one.failure_class != FailureClass.INVALID and for_good:
+        if one.id in allowed and one.state == "failed" and one.failure_class != FailureClass.INVALID and for_good:
             return one
     return None
 
