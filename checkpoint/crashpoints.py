@@ -40,6 +40,11 @@ _POINTS: Final = frozenset(POINTS)
 hook: Callable[[str], None] | None = None
 
 
+def watched() -> bool:
+    """Whether a test watches: what would leave it no moment to act in is then done in smaller pieces."""
+    return hook is not None
+
+
 def reach(point: str) -> None:
     """Tell the hook, if a test has set one, that the code has come to `point`."""
     if hook is not None:

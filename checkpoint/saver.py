@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
 
+import orjson
 import psycopg
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -40,7 +41,7 @@ from psycopg.rows import DictRow
 from psycopg.types.json import Json, Jsonb
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.crashpoints import reach, watched
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.seal import RowIdentity, Sealer
@@ -162,11 +163,11 @@ class LeasedSaver(AsyncPostgresSaver):
             "parent": parent,
             "check_head": self._check_head,
             "forked": self._forked and namespace not in self._written,
-            "checkpoint": Jsonb(stripped),
+            "checkpoint": Jsonb(stripped, dumps=orjson.dumps),
             "sealed": self.sealer.seal(small, at=at, where="state") if small else None,
-            "metadata": Jsonb(self._metadata(config, metadata)),
+            "metadata": Jsonb(self._metadata(config, metadata), dumps=orjson.dumps),
             "tag": _TAG,
-            "blob_keys": Json([row[2:4] for row in blobs]),
+            "blob_keys": Json([row[2:4] for row in blobs], dumps=orjson.dumps),
             "blobs": [row[5] for row in blobs],
         }
         await self._commit(step)
@@ -225,7 +226,7 @@ class LeasedSaver(AsyncPostgresSaver):
         if any(statement is not self.INSERT_CHECKPOINT_WRITES_SQL for statement, _ in held):
             # Rows that may replace others are put one by one, in their order.
             before, held = [self._fence(), *held], []
-        step["write_keys"] = Json([row[1:7] for _, row in held])
+        step["write_keys"] = Json([row[1:7] for _, row in held], dumps=orjson.dumps)
         step["write_blobs"] = [row[8] for _, row in held]
         return [*before, (_SQL["put_step"], step), *riders]
 
@@ -246,12 +247,22 @@ class LeasedSaver(AsyncPostgresSaver):
                 await cursor.execute(statement, row)
             reach("saver.fenced")
 
-        await self._fenced(work, pipeline=True)
+        if len(fenced) == 1 and not watched():  # a statement alone is a transaction: fence and commit travel together
+            with self._noticing_a_loss():
+                statement, row = fenced[0]
+                await self.database.fetch_none(cast("bytes", statement), row)
+        else:
+            await self._fenced(work, pipeline=True)
 
     async def _fenced(self, work: Callable[[Connection], Awaitable[None]], *, pipeline: bool = False) -> None:
+        with self._noticing_a_loss():
+            await self.database.run(work, pipeline=pipeline)
+
+    @contextmanager
+    def _noticing_a_loss(self) -> Iterator[None]:
         assert self.lease is not None
         try:
-            await self.database.run(work, pipeline=pipeline)
+            yield
         except errors.LeaseLost as error:
             raise self.lease.lose("a newer epoch holds the thread") from error
 

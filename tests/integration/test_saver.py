@@ -101,7 +101,15 @@ def commits(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             counted.append("step")
         return result
 
+    fetch_none = store.database.fetch_none
+
+    async def counting_alone(statement: bytes, params: Any = ()) -> None:
+        await fetch_none(statement, params)
+        if b"insert into checkpoints" in statement:
+            counted.append("step")
+
     monkeypatch.setattr(store.database, "run", counting)
+    monkeypatch.setattr(store.database, "fetch_none", counting_alone)
     return counted
 
 
