@@ -31,8 +31,11 @@ async def write(database: Database, key: str) -> None:
     """One unit of work: a key that was made before it, so that it may be sent again."""
 
     async def work(conn: Connection) -> None:
-        await conn.execute(b"insert into public.written (key) values (%s) on conflict do nothing", (key,))
-        await conn.execute(b"update public.counted set units = (select count(*) from public.written)")
+        await conn.execute(
+            b"""with new as (insert into public.written (key) values (%s) on conflict do nothing returning 1)
+                update public.counted set units = units + (select count(*) from new)""",
+            (key,),
+        )
 
     await database.run(work)
 
