@@ -140,9 +140,11 @@ class Runtime(AsyncRuntime):
 
         self._wait(working)
 
-    def approvals(self, *, thread_id: object = None, state: str | None = "open") -> list[Approval]:
+    def approvals(
+        self, *, thread_id: object = None, state: str | None = "open", limit: int | None = 100
+    ) -> list[Approval]:
         """Blocking twin of `aapprovals`."""
-        return self._wait(lambda: self.aapprovals(thread_id=thread_id, state=state))
+        return self._wait(lambda: self.aapprovals(thread_id=thread_id, state=state, limit=limit))
 
     def result(self, thread_id: object, *, run_id: str | None = None, timeout: float | None = None) -> Result:
         """Blocking twin of `aresult`."""

@@ -498,10 +498,12 @@ class AsyncRuntime(Operators):
         """Everything that is recorded about a thread, whichever graph it belongs to. Raises `UnknownThread`."""
         return await read_timeline(self.store, thread_id_of(thread_id))
 
-    async def aapprovals(self, *, thread_id: object = None, state: str | None = "open") -> list[Approval]:
-        """Approvals, newest first; by default those that can still be decided."""
+    async def aapprovals(
+        self, *, thread_id: object = None, state: str | None = "open", limit: int | None = 100
+    ) -> list[Approval]:
+        """Approvals, newest first, at most `limit` of them (None: all); by default those that can be decided."""
         thread = None if thread_id is None else thread_id_of(thread_id)
-        return await self.store.approvals.list(thread_id=thread, state=state)
+        return await self.store.approvals.list(thread_id=thread, state=state, limit=limit)
 
     def _reading(self) -> Graph:
         graph: Graph = self._graph.copy()

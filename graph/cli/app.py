@@ -266,8 +266,22 @@ def resume(
 
 
 @app.command()
-def show(context: typer.Context, thread: Thread, json: Json = False) -> int:
+def show(
+    context: typer.Context,
+    thread: Thread,
+    json: Json = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print the latest run's events as they come, until it ends or waits.")
+    ] = False,
+    after: Annotated[
+        int, typer.Option(help="With --follow: from this event's number on; negative is the last so many.")
+    ] = 0,
+) -> int:
     """Show everything that happened on a thread, in order."""
+    if follow:
+        from standfast.graph.cli import follow as following
+
+        return following.follow(context.obj, thread, after=after, as_json=json)
     from standfast.graph.cli import look
 
     return look.show(context.obj, thread, as_json=json)

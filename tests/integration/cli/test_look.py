@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import struct
@@ -51,6 +52,20 @@ def test_the_timeline_as_json_is_one_object(cli: Any, propose: Propose) -> None:
     assert "succeeded" == published[0]["attempts"][0]["state"]
     assert {"analysis": 1} == shown["steps"][2]["nodes"]
     assert {"record": 1} == shown["steps"][-1]["nodes"]
+
+
+def test_a_run_is_followed_from_any_event_and_in_the_end_all_was_told(cli: Any, propose: Propose) -> None:
+    identifier = propose()
+    waiting = cli("show", "t", "--follow", "--json")
+    told = [json.loads(line) for line in waiting.out.splitlines()]
+    assert [*range(1, len(told) + 1)] == [one["seq"] for one in told]
+    assert ("run_begin", "run_wait") == (told[0]["kind"], told[-1]["kind"])
+    cli("approve", identifier)
+    rest = cli("show", "t", "--follow", "--after", str(told[-1]["seq"])).out.splitlines()
+    assert rest[0].split()[0] == str(len(told) + 1)
+    assert "run_end" in rest[-1]
+    assert 2 == len(cli("show", "t", "--follow", "--after", "-2").out.splitlines())
+    assert 2 == cli("show", "nobody", "--follow").code
 
 
 def test_approvals_are_listed_while_they_are_open(cli: Any, propose: Propose) -> None:
