@@ -246,13 +246,6 @@ returns table (epoch bigint, head text, crashes integer, cancel_requested boolea
               t.cancel_requested_at is not null;
 $$;
 
-create function release_lease_1(thread text, held bigint) returns boolean language sql as $$
-    update threads set lease_holder = null, lease_worker = null, lease_expires_at = null,
-                       due_at = coalesce(due_at, standfast.now())
-     where id = thread and epoch = held and lease_holder is not null
-    returning true;
-$$;
-
 -- Which of these leases still stand, renewed; a missing one is lost.
 create function renew_leases_1(threads_held text[], epochs bigint[], seconds double precision)
 returns table (id text, epoch bigint) language sql as $$
@@ -262,67 +255,6 @@ returns table (id text, epoch bigint) language sql as $$
     returning t.id, t.epoch;
 $$;
 
--- Accept a run: thread, run and due mark in one transaction, with the lease at once when a holder is given and
--- the lease is free. verdict: accepted | again (this very run was accepted before) | busy | other_graph.
-create function accept_run_1(
-    thread text, in_tenant text, in_owner text, in_graph text, in_version text, in_fingerprint text,
-    run uuid, in_requested_by text, in_vouched boolean, in_model text, in_collection text,
-    in_input bytea, in_settings bytea, holder text, worker text, seconds double precision)
-returns table (verdict text, open_run uuid, open_state text, known_graph text, run_number integer, epoch bigint, head text)
-language plpgsql as $$
-declare
-    t threads%rowtype;
-    latest runs%rowtype;
-begin
-    insert into threads (id, tenant, owner, graph, version, fingerprint)
-    values (thread, in_tenant, in_owner, in_graph, in_version, in_fingerprint)
-    on conflict (id) do nothing;
-    select * into t from threads where id = thread for no key update;
-    if t.run_id is not null then
-        select * into latest from runs where thread_id = thread and id = t.run_id;
-        if latest.id = run then
-            return query select 'again', run, latest.state, t.graph, latest.number, null::bigint, null::text;
-            return;
-        end if;
-        if latest.state in ('open', 'needs_attention') then
-            return query select 'busy', latest.id, latest.state, t.graph, latest.number, null::bigint, null::text;
-            return;
-        end if;
-        if t.graph <> in_graph then
-            return query select 'other_graph', latest.id, latest.state, t.graph, latest.number, null::bigint, null::text;
-            return;
-        end if;
-    end if;
-    insert into runs (thread_id, id, number, tenant, requested_by, vouched, version, fingerprint, model, collection_id,
-                      input, settings)
-    values (thread, run, coalesce(latest.number, 0) + 1, in_tenant, in_requested_by, in_vouched, in_version,
-            in_fingerprint, in_model, in_collection, in_input, in_settings);
-    update threads x
-       set run_id = run, version = in_version, fingerprint = in_fingerprint, cancel_requested_at = null,
-           crashes = 0, due_at = standfast.now(), updated_at = standfast.now()
-     where x.id = thread;
-    if holder is null then
-        return query select 'accepted', run, 'open', in_graph, coalesce(latest.number, 0) + 1, null::bigint, null::text;
-        return;
-    end if;
-    return query
-        with claimed as (select * from claim_lease_1(thread, holder, worker, seconds))
-        select 'accepted', run, 'open', in_graph, coalesce(latest.number, 0) + 1, c.epoch, c.head
-          from (values (1)) as one left join claimed c on true;
-end $$;
-
--- Let go of the lease unless something came meanwhile (then false, and the driver looks again).
-create function park_1(thread text, held bigint, wake_at timestamptz) returns boolean language plpgsql as $$
-begin
-    perform assert_lease_1(thread, held);
-    update threads
-       set lease_holder = null, lease_worker = null, lease_expires_at = null, crashes = 0,
-           due_at = wake_at, updated_at = standfast.now()
-     where id = thread and epoch = held and cancel_requested_at is null
-       and (due_at is null or due_at > standfast.now());
-    return found;
-end $$;
-
 -- Mark what is due as seen, before it is read. True if cancellation was asked for.
 create function take_due_1(thread text, held bigint) returns boolean language plpgsql as $$
 declare
@@ -331,33 +263,6 @@ begin
     perform assert_lease_1(thread, held);
     update threads set due_at = null where id = thread returning cancel_requested_at is not null into cancelling;
     return cancelling;
-end $$;
-
--- End a run, close what it left open, and let go of the lease. An end sent again is recognised by its epoch.
-create function end_run_1(thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea)
-returns void language plpgsql as $$
-begin
-    perform 1 from runs where thread_id = thread and id = run and ended_epoch = held and state = new_state;
-    if found then
-        return;
-    end if;
-    perform assert_lease_1(thread, held);
-    update runs
-       set state = new_state, reason = new_reason, outcome = coalesce(new_outcome, outcome),
-           ended_epoch = held,
-           ended_at = case when new_state = 'needs_attention' then null else standfast.now() end
-     where thread_id = thread and id = run and state in ('open', 'needs_attention');
-    if new_state <> 'needs_attention' then
-        update approvals set state = 'withdrawn', decided_at = standfast.now()
-         where thread_id = thread and state = 'open';
-        update waits set state = 'withdrawn', ended_at = standfast.now()
-         where thread_id = thread and state = 'open';
-        update threads set cancel_requested_at = null where id = thread;
-    end if;
-    update threads
-       set lease_holder = null, lease_worker = null, lease_expires_at = null, due_at = null, crashes = 0,
-           updated_at = standfast.now()
-     where id = thread;
 end $$;
 
 -- The ledger. An attempt begins only under the lease, with its grant checked and consumed where one is needed.
@@ -486,12 +391,6 @@ begin
     return query select 'done', new_state, coalesce(new_digest, a.digest);
 end $$;
 
-create function wake_for_approval_1(thread text, approval text, who text) returns void language sql as $$
-    update waits set state = 'answered', answered_by = who, ended_at = standfast.now()
-     where thread_id = thread and approval_id = approval and state = 'open';
-    update threads set due_at = standfast.now(), updated_at = standfast.now() where id = thread;
-$$;
-
 create function expire_approval_1(thread text, approval text) returns void language plpgsql as $$
 begin
     update approvals set state = 'expired', decided_at = standfast.now()
@@ -502,25 +401,4 @@ begin
           from approvals where thread_id = thread and id = approval;
         perform wake_for_approval_1(thread, approval, 'the clock');
     end if;
-end $$;
-
--- Answer a question that is no approval. verdict: done | unknown | answered (by whom).
-create function answer_1(thread text, wait text, in_answer bytea, who text)
-returns table (verdict text, answered_by text) language plpgsql as $$
-declare
-    w waits%rowtype;
-begin
-    select * into w from waits where thread_id = thread and id = wait and kind = 'question' for update;
-    if not found then
-        return query select 'unknown', null::text;
-        return;
-    end if;
-    if w.state <> 'open' then
-        return query select w.state, w.answered_by;
-        return;
-    end if;
-    update waits set state = 'answered', answer = in_answer, answered_by = who, ended_at = standfast.now()
-     where thread_id = thread and id = wait;
-    update threads set due_at = standfast.now(), updated_at = standfast.now() where id = thread;
-    return query select 'done', who;
 end $$;

@@ -97,14 +97,14 @@ begin
     perform ring_1(thread);
 end $$;
 
-create or replace function wake_for_approval_1(thread text, approval text, who text) returns void
+create function wake_for_approval_1(thread text, approval text, who text) returns void
 language sql as $$
     select wake_1(thread);
     update waits set state = 'answered', answered_by = who, ended_at = standfast.now()
      where thread_id = thread and approval_id = approval and state = 'open';
 $$;
 
-create or replace function answer_1(thread text, wait text, in_answer bytea, who text)
+create function answer_1(thread text, wait text, in_answer bytea, who text)
 returns table (verdict text, answered_by text) language plpgsql as $$
 declare
     w waits%rowtype;
@@ -125,7 +125,7 @@ begin
     return query select 'done', who;
 end $$;
 
-create or replace function park_1(thread text, held bigint, wake_at timestamptz) returns boolean
+create function park_1(thread text, held bigint, wake_at timestamptz) returns boolean
 language plpgsql as $$
 begin
     perform assert_lease_1(thread, held);
@@ -142,7 +142,7 @@ begin
 end $$;
 
 -- The lease is given up with work left: the next one may come at once.
-create or replace function release_lease_1(thread text, held bigint) returns boolean language plpgsql as $$
+create function release_lease_1(thread text, held bigint) returns boolean language plpgsql as $$
 begin
     update threads set lease_holder = null, lease_worker = null, lease_expires_at = null,
                        due_at = coalesce(due_at, standfast.now())
@@ -171,7 +171,7 @@ end $$;
 
 -- A run is closed with what it left open, and the next one opens with its own version. One that stops for a person
 -- after its cancellation was asked for is cancelled: nobody would come for it again.
-create or replace function end_run_1(
+create function end_run_1(
     thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea)
 returns void language plpgsql as $$
 declare
