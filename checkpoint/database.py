@@ -69,7 +69,7 @@ class Database:
         self._loop = asyncio.get_running_loop()
         async with await connect(self.conninfo) as conn:
             await check_server(conn)
-        await self.pool.open()
+        await self.pool.open(wait=True, timeout=30)
 
     async def close(self) -> None:
         """Close all connections; work that comes later is refused by name."""
