@@ -260,23 +260,24 @@ async def test_a_reader_outlives_its_listening_connection(running: Any, query: Q
         assert await all_stored(driver, "t") == await reading
 
 
-async def test_five_hundred_readers_take_one_more_connection_at_most(
+async def test_five_hundred_readers_share_one_listening_connection(
     running: Any, database_url: str, query: Query
 ) -> None:
-    connections = "select count(*) from pg_stat_activity where application_name = 'readers'"
-    counts: list[int] = []
+    connections = """select count(*), count(*) filter (where query like 'listen standfast%%')
+                       from pg_stat_activity where application_name = 'readers'"""
+    counts: list[tuple[int, int]] = []
 
     async def watch() -> None:
         while True:
-            ((count,),) = await asyncio.to_thread(query, connections)
-            counts.append(count)
+            ((count, listening),) = await asyncio.to_thread(query, connections)
+            counts.append((count, listening))
             await asyncio.sleep(0.02)
 
     mark = "&" if "?" in database_url else "?"
     readers = Runtime(counting(20), database_url=f"{database_url}{mark}application_name=readers")
     async with running(counting(20, 0.05)) as driver, readers as reader:
         await driver.asubmit({}, thread_id="t")
-        ((before,),) = query(connections)
+        ((before, _),) = query(connections)
         watching = asyncio.create_task(watch())
         driving = asyncio.create_task(driver.aresume("t"))
         got = await asyncio.gather(*(read(reader, "t") for _ in range(500)))
@@ -284,9 +285,9 @@ async def test_five_hundred_readers_take_one_more_connection_at_most(
         await driving
         stored = await all_stored(driver, "t")
         assert all(stored == one for one in got)
-    # Not the greatest: a backend whose connection is being replaced is counted for a moment more.
-    usual = sorted(counts)[len(counts) * 9 // 10]
-    assert before + 1 == usual, f"{before} connections before, {usual} with the readers"
+    # The pool may have grown by one connection while its first one was busy; it does not grow with the readers.
+    assert max(count for count, _ in counts) <= before + 2, counts
+    assert max(listening for _, listening in counts) <= 1, counts
 
 
 # -- nothing depends on a reader
