@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -37,7 +38,13 @@ def server_url(open_directory: Path) -> Iterator[str]:
     if given:
         yield given
         return
-    settings = {"fsync": "off", "synchronous_commit": "off", "max_connections": "300"}
+    settings = {
+        "fsync": "off",
+        "synchronous_commit": "off",
+        "max_connections": "300",
+        # Dropping a database waits for every connection that has begun to authenticate; a cancelled one never ends.
+        "authentication_timeout": "5s",
+    }
     server = EmbeddedPostgres(open_directory / "server", settings=settings)
     yield server.acquire()
     server.release()
@@ -67,6 +74,7 @@ def database_url(server_url: str, template: str) -> Iterator[str]:
     with psycopg.connect(server_url, autocommit=True) as conn:
         conn.execute(f"create database {name} template {template}")
     yield at_database(server_url, name)
+    gc.collect()  # lets go of connections that a test cancelled while they were being made
     with psycopg.connect(server_url, autocommit=True) as conn:
         conn.execute(f"drop database {name} with (force)")
 
