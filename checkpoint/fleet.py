@@ -77,7 +77,7 @@ class Fleet:
         return [row["id"] for row in await self._database.fetch(_SQL["sweep"], {"graphs": list(graphs), "most": most})]
 
     async def register(self, worker: Incarnation) -> None:
-        """Make this process known."""
+        """Make this process known, or known to be alive still."""
         params = {
             "id": worker.id,
             "name": worker.name,
@@ -86,9 +86,8 @@ class Fleet:
         }
         await self._database.fetch_none(_SQL["register"], params)
 
-    async def seen(self, worker: Incarnation) -> None:
-        """This process is alive. Also clears what dead ones have left behind."""
-        await self._database.fetch_none(_SQL["seen"], {"id": worker.id})
+    async def forget_dead(self) -> None:
+        """Clear what dead processes have left behind: their rows, and the bells that they were answering."""
         await self._database.fetch_none(_SQL["forget_dead"], {"seconds": _FORGET_SECONDS})
         await self._database.fetch_none(_SQL["clear_bells"], {"seconds": _DEAD_SECONDS})
 

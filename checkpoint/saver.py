@@ -181,11 +181,6 @@ class LeasedSaver(AsyncPostgresSaver):
             }
         }
 
-    @property
-    def has_written(self) -> bool:
-        """Whether a checkpoint of this saver is committed."""
-        return bool(self._written)
-
     async def aflush(self) -> None:
         """Commit what is held. Call it before anybody is told of an interrupt or an end."""
         if self._flusher is not None:

@@ -135,7 +135,7 @@ class Worker:
             try:
                 if count % _SEEN_EVERY == 0:
                     await self._watched(self._fleet.register(self._me))
-                    await self._watched(self._fleet.seen(self._me))
+                    await self._watched(self._fleet.forget_dead())
                     await self._watched(self._events.drop_expired())
                 await self._watched(self._fleet.sweep(self._me.graphs))
                 count += 1

@@ -12,7 +12,6 @@ alter table runs drop constraint runs_state_check;
 alter table runs add constraint runs_state_check
     check (state in ('queued', 'open', 'needs_attention', 'succeeded', 'failed', 'cancelled'));
 alter table runs add column input_digest text;          -- of the request as it was given: what a client key stands for
-alter table runs add column handed_over boolean not null default false;  -- submitted: workers drive it
 create index runs_queued on runs (thread_id, number) where state = 'queued';
 
 alter table threads add column followed_until timestamptz;  -- somebody listens: tell them of changes until then
@@ -277,10 +276,10 @@ begin
     end if;
     select coalesce(max(number), 0) + 1 into number_now from runs where thread_id = thread;
     insert into runs (thread_id, id, number, tenant, version, fingerprint, client_key, input_digest, state,
-                      requested_by, vouched, model, collection_id, input, settings, handed_over)
+                      requested_by, vouched, model, collection_id, input, settings)
     values (thread, run, number_now, in_tenant, in_version, in_fingerprint, in_client_key, in_input_digest,
             case when busy then 'queued' else 'open' end, in_requested_by, in_vouched, in_model, in_collection,
-            in_input, in_settings, holder is null);
+            in_input, in_settings);
     if busy then
         if on_busy = 'interrupt' then
             update threads x set cancel_requested_at = coalesce(x.cancel_requested_at, standfast.now())

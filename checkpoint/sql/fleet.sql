@@ -6,9 +6,6 @@ select id, ring_1(id) from late
 insert into workers (id, name, graphs, concurrency) values (%(id)s, %(name)s, %(graphs)s, %(concurrency)s)
 on conflict (id) do update set seen_at = standfast.now()
 
--- name: seen
-update workers set seen_at = standfast.now() where id = %(id)s
-
 -- name: leave
 delete from workers where id = %(id)s
 
