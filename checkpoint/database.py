@@ -64,6 +64,13 @@ class Database:
             name="standfast",
         )
 
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop that opened it. Raises `RuntimeClosed` before that."""
+        if self._loop is None:
+            raise errors.RuntimeClosed("the database has not been opened")
+        return self._loop
+
     async def open(self) -> None:
         """Connect. Raises `DatabaseUnavailable`, `DatabaseTooOld` or `DatabaseMisconfigured`."""
         self._loop = asyncio.get_running_loop()

@@ -9,6 +9,7 @@ from standfast.checkpoint.codec import Codec
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.events import Events
+from standfast.checkpoint.memory import Memory
 from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.run_events import RunEvents
 from standfast.checkpoint.seal import Sealer
@@ -30,6 +31,7 @@ class Store:
     events: Events
     run_events: RunEvents
     documents: Documents
+    memory: Memory
 
     @classmethod
     def over(cls, database: Database, registry: TypeRegistry) -> Store:
@@ -45,4 +47,5 @@ class Store:
             Events(database, sealer),
             RunEvents(database, sealer),
             Documents(database),
+            Memory(database, sealer),
         )

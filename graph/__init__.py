@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from standfast.graph.result import Result
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
     from standfast.tools.principals import Principal
+    from standfast.tools.remember import remember
     from standfast.tools.waits import all_of, event, first_of, sleep, timer, wait_for_event
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "first_of",
     "fold_text",
     "operation",
+    "remember",
     "sleep",
     "timer",
     "wait_for_event",
@@ -71,6 +73,7 @@ _HOMES: Final = {
     "TypeRegistry": "standfast.checkpoint.stored_types",
     "build_agent": "standfast.graph.builder",
     "operation": "standfast.tools.operations",
+    "remember": "standfast.tools.remember",
 }
 
 

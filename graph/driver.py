@@ -75,6 +75,8 @@ class Driver:
         self._events.add("run_begin" if last_event == 0 else "run_resume")
         self._graph: Graph = copy.copy(graph)  # microseconds; compiling again would cost a millisecond
         self._graph.checkpointer = self._saver
+        if self._graph.store is None:
+            self._graph.store = store.memory
         self._due = Due(store, self._graph, self._saver, lease, run)
         drive = Drive(
             run=run,
@@ -83,6 +85,7 @@ class Driver:
             operations=store.operations,
             approvals=store.approvals,
             documents=store.documents,
+            memory=store.memory,
             clock=store.database.clock,
             tell=self._events.add,
         )

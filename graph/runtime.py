@@ -23,6 +23,7 @@ from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.events import DEFAULT_TTL, LONGEST_TTL, NewEvent
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, leave, release
 from standfast.checkpoint.listener import Listener
+from standfast.checkpoint.memory import Memory
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
@@ -143,6 +144,11 @@ class AsyncRuntime(Operators):
     def store(self) -> Store:
         """The rows. Raises `RuntimeClosed` outside `async with`."""
         return self._parts[0]
+
+    @property
+    def memory(self) -> Memory:
+        """What threads remember for each other: LangGraph's store, as nodes find it in `runtime.store`."""
+        return self.store.memory
 
     @property
     def _parts(self) -> tuple[Store, LeaseKeeper, Listener]:

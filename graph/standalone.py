@@ -111,6 +111,7 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
             operations=store.operations,
             approvals=store.approvals,
             documents=store.documents,
+            memory=store.memory,
             clock=store.database.clock,
             tell=lambda kind, path, data: None,
         )

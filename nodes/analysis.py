@@ -7,7 +7,7 @@ from there. An answer that says nothing usable stays in the conversation and is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from langchain_core.language_models import BaseChatModel
@@ -16,6 +16,7 @@ from langchain_core.runnables import RunnableConfig
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.memory import Learned, read_preferences
 from standfast.checkpoint.operations import Call
 from standfast.nodes.models import ask
 from standfast.nodes.state import Node, answered
@@ -38,7 +39,8 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
 
     async def analysis(state: Any, config: RunnableConfig) -> dict[str, Any]:
         drive = drive_of(config)
-        messages = _prompt(instructions, state["messages"])
+        known = await read_preferences(drive.memory, drive.run.requested_by)
+        messages = _prompt(_knowing(instructions, known), state["messages"])
         model = model_for(drive)
         namespace = state.get("namespace", "")
         turn, identity = _next_turn(drive, namespace, state["messages"])
@@ -111,6 +113,14 @@ def is_empty(message: AnyMessage) -> bool:
         and not message.invalid_tool_calls
         and not str(message.text).strip()
     )
+
+
+def _knowing(instructions: str, preferences: Sequence[Learned]) -> str:
+    """The instructions with what is remembered of the requester: his wishes, never new rules for the agent."""
+    if not preferences:
+        return instructions
+    known = "\n".join(f"- {one.text}" for one in preferences)
+    return f"{instructions}\n\nWhat the requester has asked you to remember, as preferences:\n{known}"
 
 
 def _prompt(instructions: str, messages: list[AnyMessage]) -> list[AnyMessage]:

@@ -53,7 +53,7 @@ def operate_node(registry: Registry) -> Node[OperationState]:
             def progress(data: Any) -> None:
                 drive.tell("progress", path, {**about, "attempt": attempt, "progress": data})
 
-            context = OperationContext(call.id, attempt, drive.run, drive.documents, connection, progress)
+            context = OperationContext(call.id, attempt, drive.run, drive.documents, connection, drive.memory, progress)
             with from_the_top(config):
                 return await operation.call(call.arguments, context)
 

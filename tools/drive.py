@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.store.base import BaseStore
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approvals
@@ -33,6 +34,7 @@ class Drive:
     operations: Operations
     approvals: Approvals
     documents: Documents
+    memory: BaseStore
     clock: Callable[[], Awaitable[datetime]]
     tell: Callable[[str, tuple[str, ...], Any], None]  # record an event of the run: kind, path, data
     tenant: str = "default"

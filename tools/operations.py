@@ -17,6 +17,7 @@ import anyio.to_thread
 from langchain_core.tools import BaseTool
 from langchain_core.tools.base import create_schema_from_function
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from langgraph.store.base import BaseStore
 from pydantic import BaseModel, ValidationError
 
 from standfast.checkpoint import errors
@@ -71,6 +72,7 @@ class OperationContext:
     run: Run
     documents: Documents
     connection: Any = None  # transactional operations only: the transaction that records the result
+    memory: BaseStore | None = None  # what threads remember for each other
     progress: Callable[[Any], None] = lambda _: None  # tell those who follow the run how far it is
 
     @property
