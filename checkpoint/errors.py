@@ -15,6 +15,8 @@ StandfastError
 │   └── UnregisteredType            the state schema reaches a type that the codec does not know
 ├── InvalidRequest                  bad input, refused at the door: nothing was done
 │   └── InvalidThreadId
+├── NotAuthenticated                the credential does not prove who acts: nothing was done
+│   └── AuthenticatorUnavailable    who acts cannot be established now (transient)
 ├── UnknownThread
 ├── UnknownApproval
 ├── UnknownQuestion                 an answer names a question that is not open
@@ -138,6 +140,16 @@ class InvalidRequest(StandfastError):
 
 class InvalidThreadId(InvalidRequest):
     """A thread id that cannot be one."""
+
+
+class NotAuthenticated(StandfastError):
+    """The credential does not prove who acts, or there is none; nothing was done."""
+
+
+class AuthenticatorUnavailable(NotAuthenticated):
+    """Who acts cannot be established now; nothing was done."""
+
+    transient = True
 
 
 class UnknownThread(StandfastError):

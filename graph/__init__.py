@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent
     from standfast.graph.events import StreamEvent, fold_text
     from standfast.graph.result import Result
+    from standfast.tools.authenticators import OIDC, Authenticator
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
     from standfast.tools.principals import Principal
     from standfast.tools.remember import remember
@@ -24,7 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_OPERATIONS",
+    "OIDC",
     "Approval",
+    "Authenticator",
     "Effect",
     "Event",
     "Operation",
@@ -52,6 +55,8 @@ __all__ = [
 _HOMES: Final = {
     "DEFAULT_OPERATIONS": "standfast.graph.builder",
     "Approval": "standfast.checkpoint.approvals",
+    "Authenticator": "standfast.tools.authenticators",
+    "OIDC": "standfast.tools.authenticators",
     "Effect": "standfast.tools.operations",
     "Operation": "standfast.tools.operations",
     "OperationContext": "standfast.tools.operations",

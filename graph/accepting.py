@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Options:
 
     thread_id: object = None
     as_: Principal | None = None
+    token: str | None = field(default=None, repr=False)
     documents: Sequence[str | Path] | None = None
     context: Any = None
     model: str | None = None

@@ -27,6 +27,7 @@ from standfast.checkpoint.threads import Thread
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.timeline import Timeline
+from standfast.tools.principals import Principal
 
 _STOP_SECONDS: Final = 0.1  # how often a blocking worker looks whether it should stop
 
@@ -145,6 +146,10 @@ class Runtime(AsyncRuntime):
     ) -> list[Approval]:
         """Blocking twin of `aapprovals`."""
         return self._wait(lambda: self.aapprovals(thread_id=thread_id, state=state, limit=limit))
+
+    def principal(self, as_: Principal | None = None, *, token: str | None = None) -> Principal:
+        """Blocking twin of `aprincipal`."""
+        return self._wait(lambda: self.aprincipal(as_, token=token))
 
     def result(self, thread_id: object, *, run_id: str | None = None, timeout: float | None = None) -> Result:
         """Blocking twin of `aresult`."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final, Self
 
@@ -29,14 +30,15 @@ from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import Run, Status
+from standfast.checkpoint.threads import NewRun, Run, Status
 from standfast.graph import deciding
-from standfast.graph.accepting import GraphSpec, Options, new_run, principal_of
+from standfast.graph.accepting import GraphSpec, Options, new_run
 from standfast.graph.changed import Graph, fingerprint
 from standfast.graph.deployed import Deployed
 from standfast.graph.door import Said, thread_id_of
 from standfast.graph.driver import Driver
 from standfast.graph.following import follow_events, follow_to_end
+from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.opening import opened
 from standfast.graph.operating import FINAL, Operators
 from standfast.graph.parts import Listened, Mode, Parts
@@ -44,6 +46,7 @@ from standfast.graph.recorder import OnEvent
 from standfast.graph.result import Result, read_result
 from standfast.graph.timeline import Timeline, read_timeline
 from standfast.graph.worker import Worker, WorkerOptions
+from standfast.tools.authenticators import Authenticator
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
 from standfast.tools.waits import digest_of, event_name, match_digest
@@ -68,7 +71,9 @@ class AsyncRuntime(Operators):
     names the types that state may hold beside the built-in ones; those that the graph's schema reaches must be in it.
     `model`: for the built-in agent, such as `openai:NAME`. `step_limit` bounds the steps of one drive. With
     `stream_models` the models that nodes call by themselves stream their answers into the run's events, as the
-    built-in agent's do without it. Times are in seconds. Raises the `ConfigurationError`s when it is entered.
+    built-in agent's do without it. `authenticator` establishes from a `token` who acts: an `OIDC`, or an async
+    function of your own; without it, that of the environment. With one, vouched names are refused unless
+    `accept_vouched`. Times are in seconds. Raises the `ConfigurationError`s when it is entered.
     """
 
     def __init__(
@@ -84,11 +89,16 @@ class AsyncRuntime(Operators):
         lease_seconds: float | None = None,
         step_limit: int = 1000,
         stream_models: bool = False,
+        authenticator: Authenticator | None = None,
+        accept_vouched: bool = False,
         settings: Settings | None = None,
     ) -> None:
         self._settings = settings or Settings()
         configured = self._settings.database_url
         self._url = database_url or (configured.get_secret_value() if configured else None)
+        self.identity = Identity(
+            authenticator or configured_authenticator(self._settings), accept_vouched, local=self._url is None
+        )
         self.name = name
         self.version = version
         self._takes_over = frozenset(takes_over)
@@ -175,7 +185,7 @@ class AsyncRuntime(Operators):
         as they are stored. Options:
 
         - `thread_id`: text, UUID or int; without it a new one is made.
-        - `as_`: the `Principal` who asks.
+        - `as_`: the `Principal` who asks; or `token`: the credential that proves who it is.
         - `documents`: files and folders that the run may search, read now and fixed; `report` hears of each.
         - `context`: kept with the run and given to every step.
         - `model`, `reports_dir`: for the built-in agent.
@@ -185,16 +195,20 @@ class AsyncRuntime(Operators):
 
         Raises `InvalidRequest`, `ThreadBusy`, `ClientKeyConflict`, `ModelNotConfigured`.
         """
-        new = await new_run(self.store, self._spec, self._settings, request, Options(**options))
+        new = await self._new_run(request, Options(**options))
         run, lease = await self.store.threads.accept(new, lease_seconds=self._lease_seconds)
         reach("run.accepted")
         if lease is None:
             return await self._follow(run.thread_id, run.id, on_event)
         return await self._to_rest(await self._driver(lease, run, on_event, 0).drive(), on_event)
 
+    async def _new_run(self, request: Any, options: Options) -> NewRun:
+        who = await self.aprincipal(options.as_, token=options.token)
+        return await new_run(self.store, self._spec, self._settings, request, replace(options, as_=who, token=None))
+
     async def asubmit(self, request: Any, **options: Any) -> Result:
         """Accept a request as `ainvoke` does and drive nothing: workers do, or `aresume` in any process."""
-        new = await new_run(self.store, self._spec, self._settings, request, Options(**options))
+        new = await self._new_run(request, Options(**options))
         run, _ = await self.store.threads.accept(new)
         reach("run.accepted")
         return Result(run.thread_id, run.id, Status.QUEUED if run.state in ("open", "queued") else Status(run.state))
@@ -260,6 +274,7 @@ class AsyncRuntime(Operators):
         changes: Mapping[str, Any] | None = None,
         reason: str | None = None,
         as_: Principal | None = None,
+        token: str | None = None,
         on_event: OnEvent | None = None,
         follow: bool = True,
     ) -> Result:
@@ -268,23 +283,24 @@ class AsyncRuntime(Operators):
         Without one: what is due is driven; a waiting thread is returned unchanged, a finished one with its end,
         one that another process drives is followed. `answer` answers the one open question, or is a map of
         question ids to answers, or `Command(resume=...)`. `approve`, `reject` (with `reason`) and `edit` (with
-        `changes`, a mapping of arguments) take an approval's id. The answer is committed first and stands,
-        whoever drives. Raises `UnknownThread`, `UnknownApproval`, `AlreadyDecided`, `ApprovalExpired`,
-        `NothingToAnswer`, `AmbiguousAnswer`, `InvalidRequest`, `GraphChanged`.
+        `changes`, a mapping of arguments) take an approval's id. `as_` or `token` say whose answer it is. It is
+        committed first and stands, whoever drives. Raises `UnknownThread`, `UnknownApproval`, `NotAuthenticated`,
+        `AlreadyDecided`, `ApprovalExpired`, `NothingToAnswer`, `AmbiguousAnswer`, `InvalidRequest`, `GraphChanged`.
         """
         thread = thread_id_of(thread_id)
         given = [one for one in (approve, reject, edit) if one is not None]
         if len(given) + (not isinstance(answer, _Unset)) > 1:
             raise errors.InvalidRequest("give one of answer, approve, reject and edit")
         await self.store.threads.get(thread)
+        who: Any = {"as_": as_, "token": token}
         if approve is not None:
-            await self.adecide(approve, Said("approve", reason), as_=as_, thread_id=thread)
+            await self.adecide(approve, Said("approve", reason), thread_id=thread, **who)
         elif reject is not None:
-            await self.adecide(reject, Said("reject", reason), as_=as_, thread_id=thread)
+            await self.adecide(reject, Said("reject", reason), thread_id=thread, **who)
         elif edit is not None:
-            await self.adecide(edit, Said("edit", reason, changes=changes or {}), as_=as_, thread_id=thread)
+            await self.adecide(edit, Said("edit", reason, changes=changes or {}), thread_id=thread, **who)
         elif not isinstance(answer, _Unset):
-            await self.aanswer(thread, answer, as_=as_)
+            await self.aanswer(thread, answer, **who)
         return await self.acarry_on(thread, on_event=on_event, follow=follow)
 
     async def acarry_on(self, thread_id: str, *, on_event: OnEvent | None = None, follow: bool = True) -> Result:
@@ -433,12 +449,17 @@ class AsyncRuntime(Operators):
 
     # -- deciding, answering, telling
 
+    async def aprincipal(self, as_: Principal | None = None, *, token: str | None = None) -> Principal:
+        """Who acts, as this runtime believes it. Raises `NotAuthenticated` and `AuthenticatorUnavailable`."""
+        return await self.identity.who(as_, token)
+
     async def adecide(
         self,
         approval_id: str,
         said: Said,
         *,
         as_: Principal | None = None,
+        token: str | None = None,
         thread_id: str | None = None,
         seen_digest: str | None = None,
     ) -> Approval:
@@ -446,16 +467,20 @@ class AsyncRuntime(Operators):
 
         An edit says all arguments, or changes to the proposed ones; it counts as the editor's approval of the result.
         """
+        who = await self.aprincipal(as_, token=token)
         return await deciding.decide(
-            self.store, self._operations, approval_id, said, as_=as_, thread_id=thread_id, seen_digest=seen_digest
+            self.store, self._operations, approval_id, said, as_=who, thread_id=thread_id, seen_digest=seen_digest
         )
 
-    async def aanswer(self, thread_id: object, answer: Any, *, as_: Principal | None = None) -> None:
+    async def aanswer(
+        self, thread_id: object, answer: Any, *, as_: Principal | None = None, token: str | None = None
+    ) -> None:
         """Record an answer as `aresume` does; nothing is driven, unless a driver died before it wrote its question."""
         thread = thread_id_of(thread_id)
+        who = await self.aprincipal(as_, token=token)
         if (await self.store.threads.get(thread)).status is Status.QUEUED:
             await self.acarry_on(thread)
-        await deciding.answer(self.store, self._operations, thread, answer, as_)
+        await deciding.answer(self.store, self._operations, thread, answer, who)
 
     async def aemit(
         self,
@@ -466,6 +491,7 @@ class AsyncRuntime(Operators):
         match: Any = None,
         ttl: timedelta = DEFAULT_TTL,
         as_: Principal | None = None,
+        token: str | None = None,
     ) -> int | None:
         """Emit an event: durable when this returns, kept for `ttl` for waits that come later.
 
@@ -480,7 +506,7 @@ class AsyncRuntime(Operators):
             match=match_digest(match),
             digest=digest_of([name, match, self.store.sealer.codec.encode(payload, where="payload").hex()], "match"),
             payload=payload,
-            emitted_by=principal_of(as_).name,
+            emitted_by=(await self.aprincipal(as_, token=token)).name,
             ttl=ttl,
         )
         return await self.store.events.emit(new)

@@ -15,7 +15,7 @@ import typer
 
 from standfast.graph.cli.exits import INTERRUPTED, REFUSED, code_of_error, sentence_of
 from standfast.graph.cli.operators import operators
-from standfast.graph.cli.options import ApprovalId, As, Digest, Graph, Json, NoWait, Thread
+from standfast.graph.cli.options import ApprovalId, As, Digest, Graph, Json, NoWait, Thread, token_file
 from standfast.graph.cli.output import note, prepare_streams
 
 app: Final = typer.Typer(
@@ -34,7 +34,7 @@ app.add_typer(operators)
 app.add_typer(db, name="db")
 
 _GLOBAL_FLAGS: Final = ("--debug",)
-_GLOBAL_VALUES: Final = ("--database",)
+_GLOBAL_VALUES: Final = ("--database", "--token-file")
 
 
 def run_app(arguments: Sequence[str]) -> int:
@@ -102,12 +102,17 @@ def standfast(
             "--database", metavar="URL", help="Postgres to use; else STANDFAST_DATABASE_URL, else the embedded one."
         ),
     ] = None,
+    token: Annotated[
+        Path | None,
+        typer.Option("--token-file", metavar="PATH", help="Proves who acts; else STANDFAST_TOKEN holds the token."),
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     context.obj = database
+    token_file.set(token)
     _help_alone(context)
 
 

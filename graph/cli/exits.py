@@ -23,6 +23,7 @@ INTERRUPTED: Final = 130
 _REFUSED: Final = (
     errors.ConfigurationError,
     errors.InvalidRequest,
+    errors.NotAuthenticated,
     errors.UnknownThread,
     errors.UnknownApproval,
     errors.UnknownQuestion,
@@ -50,7 +51,7 @@ def code_of_status(status: str) -> int:
 
 def code_of_error(error: BaseException) -> int:
     """The exit code for an error."""
-    if isinstance(error, errors.DatabaseUnavailable | errors.EmbeddedPostgresError):
+    if isinstance(error, errors.DatabaseUnavailable | errors.EmbeddedPostgresError | errors.AuthenticatorUnavailable):
         return FAILED
     return REFUSED if isinstance(error, _REFUSED) else FAILED
 

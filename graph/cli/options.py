@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
@@ -21,3 +23,6 @@ State = Annotated[str | None, typer.Option("--state", help="Only those in this s
 OfGraph = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Only those of this graph.")]
 OfThread = Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only those of one thread.")]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")]
+
+token_file: Final[ContextVar[Path | None]] = ContextVar("standfast.token_file", default=None)
+"""What `--token-file` named. The token itself is never an argument: those stand in every list of processes."""

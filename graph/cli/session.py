@@ -22,7 +22,9 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.embedded import EmbeddedPostgres
 from standfast.checkpoint.settings import Settings
 from standfast.graph.builder import build_agent
+from standfast.graph.cli.options import token_file
 from standfast.graph.cli.output import note
+from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.runtime import AsyncRuntime
 from standfast.tools.principals import Principal
 
@@ -48,19 +50,26 @@ class Session:
         async def inside() -> T:
             known_as = name or (DEFAULT_NAME if self.graph is None else self.graph)
             async with AsyncRuntime(graph, database_url=self.url, name=known_as, settings=self.settings) as runtime:
+                runtime.identity = self.identity
                 return await work(runtime)
 
         return asyncio.run(inside())
 
-    def principal(self, name: str | None) -> Principal:
-        """Who acts: `--as` on the caller's word, else the user of the operating system.
+    @property
+    def identity(self) -> Identity:
+        """What is believed of whoever is at the keyboard: the embedded server is reached by its own account only."""
+        return Identity(configured_authenticator(self.settings), local=self.embedded)
 
-        The embedded server is reached by its own account only, so there the system's word is enough.
+    def principal(self, name: str | None) -> Principal:
+        """Who acts: whoever the token proves, else `--as` on the caller's word, else the operating system's user.
+
+        Raises `NotAuthenticated` and `AuthenticatorUnavailable`; `InvalidRequest` for `--as` beside a token.
         """
-        if name is not None:
-            return Principal.vouched(name)
-        user = Principal.operating_system()
-        return user if self.embedded else Principal.vouched(user.name)
+        token = read_token(self.settings)
+        as_ = None if name is None else Principal.vouched(name)
+        if as_ is None and token is None:
+            as_ = Principal.operating_system()
+        return asyncio.run(self.identity.who(as_, token))
 
     def line(self, command: str) -> str:
         """A command to type, with what this one was given to find the same thread again."""
@@ -92,6 +101,21 @@ def chosen_url(database: str | None, settings: Settings) -> str | None:
         )
     configured = settings.database_url
     return database if database is not None or configured is None else configured.get_secret_value()
+
+
+def read_token(settings: Settings) -> str | None:
+    """The token of `--token-file`, else of the environment. Raises `InvalidRequest` if its file cannot be read."""
+    path = token_file.get() or settings.token_file
+    if path is None:
+        return None if settings.token is None else settings.token.get_secret_value()
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+        raise errors.InvalidRequest(f"the token's file {str(path)!r} cannot be read: {why}") from error
+    if not token:
+        raise errors.InvalidRequest(f"the token's file {str(path)!r} is empty")
+    return token
 
 
 def embedded_server(settings: Settings) -> EmbeddedPostgres:

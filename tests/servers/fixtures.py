@@ -9,6 +9,7 @@ from typing import Protocol
 
 import pytest
 
+from tests.servers.oidc import OIDCServer
 from tests.servers.openai import OpenAIServer
 from tests.servers.process import ServerProcess
 from tests.servers.reports import ReportsServer
@@ -58,4 +59,11 @@ def openai_process(tmp_path: Path) -> Iterator[ServerProcess]:
 def reports_process(tmp_path: Path) -> Iterator[ServerProcess]:
     """The reports API as a process; it deduplicates by key."""
     with ServerProcess("reports", tmp_path / "reports.jsonl") as server:
+        yield server
+
+
+@pytest.fixture
+def oidc_server() -> Iterator[OIDCServer]:
+    """An OpenID provider on a thread of this process."""
+    with OIDCServer() as server:
         yield server
