@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from standfast.graph.events import StreamEvent, fold_text
     from standfast.graph.result import Result
     from standfast.tools.authenticators import OIDC, Authenticator
+    from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
     from standfast.tools.principals import Principal
     from standfast.tools.remember import remember
@@ -30,6 +31,8 @@ __all__ = [
     "Authenticator",
     "Effect",
     "Event",
+    "FailureClass",
+    "InvalidArguments",
     "Operation",
     "OperationContext",
     "Policy",
@@ -46,6 +49,7 @@ __all__ = [
     "first_of",
     "fold_text",
     "operation",
+    "register_classifier",
     "remember",
     "sleep",
     "timer",
@@ -58,6 +62,8 @@ _HOMES: Final = {
     "Authenticator": "standfast.tools.authenticators",
     "OIDC": "standfast.tools.authenticators",
     "Effect": "standfast.tools.operations",
+    "FailureClass": "standfast.tools.failures",
+    "InvalidArguments": "standfast.tools.failures",
     "Operation": "standfast.tools.operations",
     "OperationContext": "standfast.tools.operations",
     "Policy": "standfast.tools.operations",
@@ -71,6 +77,7 @@ _HOMES: Final = {
     "event": "standfast.tools.waits",
     "first_of": "standfast.tools.waits",
     "fold_text": "standfast.graph.events",
+    "register_classifier": "standfast.tools.failures",
     "sleep": "standfast.tools.waits",
     "timer": "standfast.tools.waits",
     "wait_for_event": "standfast.tools.waits",

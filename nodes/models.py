@@ -140,11 +140,21 @@ def _broken(name: str, identifier: str | None, raw: str, why: str) -> InvalidToo
     return InvalidToolCall(name=name, id=identifier, args=raw, error=why, type="invalid_tool_call")
 
 
-def _unreached(error: BaseException) -> FailureClass | None:
-    """The failures of OpenAI's client that came without an answer, and so without a status."""
+def _of_openai(error: BaseException) -> FailureClass | None:
+    """What a status does not tell: failures of OpenAI's client that came without one, or say more than it."""
+    if not isinstance(error, openai.APIError):
+        return None
     if isinstance(error, openai.APITimeoutError):
         return FailureClass.TIMEOUT
-    return FailureClass.UNAVAILABLE if isinstance(error, openai.APIConnectionError) else None
+    if error.code == "insufficient_quota":  # sent as 429, but only whoever pays can mend it
+        return FailureClass.UNAUTHORISED
+    if isinstance(error, openai.APIStatusError):
+        return None
+    if error.code == "rate_limit_exceeded":  # these two come in mid-stream
+        return FailureClass.RATE_LIMITED
+    if error.type == "invalid_request_error":
+        return FailureClass.INVALID
+    return FailureClass.UNAVAILABLE  # no connection, or an answer that could not be read
 
 
-register_classifier(_unreached)
+register_classifier(_of_openai)

@@ -18,8 +18,7 @@ from standfast.checkpoint.plain_text import storable_text
 from standfast.nodes.state import Node, OperationState, ToolCall
 from standfast.tools.digests import call_digest, operation_id
 from standfast.tools.drive import Drive, drive_of
-from standfast.tools.failures import InvalidArguments
-from standfast.tools.ledger import said
+from standfast.tools.failures import InvalidArguments, said
 from standfast.tools.operations import Check, CheckContext, Operation, Registry
 
 MENDABLE: Final = "failed_checks"  # marks, in a tool message, that the model was asked to mend its call

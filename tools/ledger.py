@@ -21,7 +21,7 @@ from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Begun, Call, End, Operations
 from standfast.checkpoint.plain_text import storable_text
-from standfast.tools.failures import TRANSIENT, FailureClass, classify
+from standfast.tools.failures import TRANSIENT, FailureClass, failure_of
 from standfast.tools.operations import Effect, Policy
 
 UNSTORABLE: Final = "unstorable_result"
@@ -181,8 +181,8 @@ class Ledger:
         return Outcome("succeeded", result, attempt=begun.attempt)
 
     async def _failed(self, call: Call, policy: Policy, attempt: int, error: Exception, tries: int) -> Outcome | Again:
-        kind = classify(error)
-        message = storable_text(said(error))  # as it is told now, so it is read back later
+        failure = failure_of(error)
+        kind, message = failure.kind, storable_text(failure.message)  # as it is told now, so it is read back later
         uncertain = policy.effect is Effect.AT_MOST_ONCE and kind in (
             FailureClass.TIMEOUT,
             FailureClass.UNAVAILABLE,
@@ -223,16 +223,6 @@ class Ledger:
             failure_class=failure_class,
             failure_message=message,
         )
-
-
-def said(error: BaseException) -> str:
-    """An error as text; one that cannot say what it is is known by its class."""
-    name = type(error).__name__
-    try:
-        text = str(error)
-    except Exception:  # noqa: BLE001 - an exception's own __str__ is the operation's code too
-        text = ""
-    return f"{name}: {text}" if text else name
 
 
 def _recorded(begun: Begun) -> Outcome:
