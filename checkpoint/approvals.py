@@ -21,6 +21,7 @@ from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.database import Connection, Database
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Call
+from standfast.checkpoint.outbox import NewMessage, Outbox, message_id
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
 
@@ -93,13 +94,15 @@ def approval_id(thread_id: str, operation_id: str, round_: int) -> str:
 class Approvals:
     """The rows of approvals and decisions."""
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
+    def __init__(self, database: Database, sealer: Sealer, outbox: Outbox) -> None:
         self._database = database
         self._sealer = sealer
+        self._outbox = outbox
 
     async def open(self, lease: Lease, request: Request, digest: Callable[[datetime], str]) -> Approval:
         """Open the approval, or find it as it was opened before. `digest` is given the expiry.
 
+        The message that tells of it is written in the same transaction.
         An earlier round of the operation that is still open is withdrawn: one question at a time.
         """
         call = request.call
@@ -136,11 +139,15 @@ class Approvals:
             "expires_at": expires_at,
         }
 
+        told = self._outbox.send(lease.thread_id, call.run_id, [self._opened(lease, identifier, request, expires_at)])
+
         async def work(conn: Connection) -> None:
             await conn.execute(_SQL["fence"], params)
             await conn.execute(_SQL["plan"], params)
             await conn.execute(_SQL["supersede"], params)
             await conn.execute(_SQL["open"], params)
+            for statement, values in told:
+                await conn.execute(statement, values)
 
         await self._database.run(work)
         reach("approval.opened")
@@ -234,6 +241,18 @@ class Approvals:
     async def expire_due(self, thread_id: str) -> None:
         """Reject what nobody decided in time."""
         await self._database.fetch(_SQL["expire"], {"thread": thread_id})
+
+    def _opened(self, lease: Lease, identifier: str, request: Request, expires_at: datetime) -> NewMessage:
+        """What those who may decide are told. The arguments stay here: who is told looks at them."""
+        payload = {
+            "approval_id": identifier,
+            "thread_id": lease.thread_id,
+            "run_id": request.call.run_id,
+            "operation": request.call.name,
+            "requested_by": request.requested_by,
+            "expires_at": expires_at,
+        }
+        return self._outbox.new(message_id(identifier, "opened"), "approval.opened", lease.thread_id, payload)
 
     def _seal(self, thread_id: str, identifier: str, column: str, value: Any) -> bytes:
         return self._sealer.seal(value, at=("approvals", thread_id, identifier, column))

@@ -33,6 +33,7 @@ POINTS: Final = (
     "operation.begun",  # the attempt is recorded, the effect has not happened
     "operation.done",  # the effect has happened, nothing says so
     "operation.recorded",  # the result is recorded, the graph does not know it
+    "outbox.sent",  # a channel has taken a message, nothing says so
     "report.written",  # the report's bytes are on disk under a temporary name
 )
 

@@ -19,6 +19,7 @@ StandfastError
 │   └── AuthenticatorUnavailable    who acts cannot be established now (transient)
 ├── UnknownThread
 ├── UnknownApproval
+├── UnknownMessage                  no message of the outbox has this id
 ├── UnknownQuestion                 an answer names a question that is not open
 ├── AmbiguousAnswer                 a bare answer while several questions are open
 ├── NothingToAnswer                 an answer while no question is open
@@ -44,6 +45,7 @@ StandfastError
 ├── OperationError
 │   ├── OperationMismatch           one operation id, two different calls
 │   ├── NotGranted                  no valid, unused grant for this operation
+│   ├── DeliveryFailed              a channel did not take a message
 │   └── ModelFailed                 the model did not answer, after the attempts it is given (transient)
 └── UsageError                      the API is used in a way that cannot work
     ├── RuntimeClosed
@@ -160,6 +162,10 @@ class UnknownApproval(StandfastError):
     """No approval has this id."""
 
 
+class UnknownMessage(StandfastError):
+    """No message of the outbox has this id."""
+
+
 class UnknownQuestion(StandfastError):
     """The answer names a question that is not open."""
 
@@ -264,6 +270,10 @@ class OperationMismatch(OperationError):
 
 class NotGranted(OperationError):
     """No valid, unused grant for this operation."""
+
+
+class DeliveryFailed(OperationError):
+    """A channel did not take a message; `permanent` says that it never will, `retry_after` how long to wait."""
 
 
 class ModelFailed(OperationError):

@@ -15,6 +15,8 @@ from psycopg.rows import DictRow
 
 from standfast.checkpoint.database import Connection, Database
 from standfast.checkpoint.lease import Lease, worker_name
+from standfast.checkpoint.outbox import Outbox
+from standfast.checkpoint.outgoing import Messages
 from standfast.checkpoint.plain_text import storable_text
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
@@ -93,9 +95,14 @@ class Attempt:
 class Operations:
     """The rows of operations and attempts."""
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
+    def __init__(self, database: Database, sealer: Sealer, outbox: Outbox) -> None:
         self._database = database
         self._sealer = sealer
+        self._outbox = outbox
+
+    def messages(self, call: Call, thread_id: str) -> Messages:
+        """What an attempt at `call` sends, to be handed to `transact` or `finish`."""
+        return Messages(self._outbox, thread_id, call.run_id, (call.id,))
 
     async def begin(
         self, lease: Lease, call: Call, *, needs_grant: bool = False, policy_version: str | None = None
@@ -117,8 +124,9 @@ class Operations:
         *,
         needs_grant: bool = False,
         policy_version: str | None = None,
+        messages: Messages | None = None,
     ) -> tuple[Begun, Any]:
-        """Begin, effect and end in one transaction: (what beginning found, the effect's result).
+        """Begin, effect, messages and end in one transaction: (what beginning found, the effect's result).
 
         What the effect raises rolls everything back and comes out as it is. The connection is inside a
         transaction block, in which psycopg refuses `commit`.
@@ -142,6 +150,8 @@ class Operations:
                 "failure_class": None,
                 "failure_message": None,
             }
+            for statement, values in messages.riders() if messages is not None else ():
+                await conn.execute(statement, values)
             await conn.execute(_SQL["finish"], end)
             return begun, result
 
@@ -190,8 +200,9 @@ class Operations:
         sealed_result: bytes | None = None,
         failure_class: str | None = None,
         failure_message: str | None = None,
+        messages: Messages | None = None,
     ) -> None:
-        """Record how the attempt ended."""
+        """Record how the attempt ended, and what it sends, in one transaction."""
         params = {
             "thread": lease.thread_id,
             "epoch": lease.epoch,
@@ -202,7 +213,17 @@ class Operations:
             "failure_class": failure_class,
             "failure_message": storable_text(failure_message),
         }
-        await self._database.fetch(_SQL["finish"], params)
+        riders = messages.riders() if messages is not None else []
+        if not riders:
+            await self._database.fetch_none(_SQL["finish"], params)
+            return
+
+        async def work(conn: Connection) -> None:
+            await conn.execute(_SQL["finish"], params)
+            for statement, values in riders:
+                await conn.execute(statement, values)
+
+        await self._database.run(work, pipeline=True)
 
     async def failed_attempts(self, lease: Lease, operation_id: str) -> int:
         """How many attempts failed; those that waited, or whose driver died, did not."""

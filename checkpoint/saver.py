@@ -35,7 +35,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.base import writes_sort_key as sort_key
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.postgres.base import PRUNE_STRATEGIES, _aexecute, _keep_latest
-from langgraph.checkpoint.serde.types import _DeltaSnapshot
+from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot
 from psycopg import AsyncCursor
 from psycopg.rows import DictRow
 from psycopg.types.json import Json, Jsonb
@@ -44,6 +44,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach, watched
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease
+from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.seal import RowIdentity, Sealer
 from standfast.checkpoint.statements import statements
 
@@ -96,6 +97,7 @@ class LeasedSaver(AsyncPostgresSaver):
         forked: bool = False,
         metadata_keys: frozenset[str] = frozenset(),
         riders: Riders | None = None,
+        messages: StepMessages | None = None,
     ) -> None:
         super().__init__(database.pool, serde=_SealedValues(sealer))
         self.database = database
@@ -105,6 +107,7 @@ class LeasedSaver(AsyncPostgresSaver):
         self._forked = forked
         self._metadata_keys = _METADATA | metadata_keys
         self.riders = riders
+        self.messages = messages
         self._held: list[_Statement] = []
         self._mutex = asyncio.Lock()
         self._turns_left = 0
@@ -127,6 +130,7 @@ class LeasedSaver(AsyncPostgresSaver):
             where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path, writes
         )
         self._held.extend((statement, row) for row in rows)
+        self._hold_messages(task_id, failed=any(channel == ERROR for channel, _ in writes))
         if any(channel in _AT_ONCE for channel, _ in writes):
             await self.aflush()
         else:
@@ -180,6 +184,15 @@ class LeasedSaver(AsyncPostgresSaver):
                 "checkpoint_id": checkpoint["id"],
             }
         }
+
+    def _hold_messages(self, task_id: str | None = None, *, failed: bool = False) -> None:
+        if self.messages is not None:
+            self._held.extend(self.messages.take(task_id, failed=failed))
+
+    async def aflush_messages(self) -> None:
+        """Commit what is held, and what steps that now wait have sent so far."""
+        self._hold_messages()
+        await self.aflush()
 
     async def aflush(self) -> None:
         """Commit what is held. Call it before anybody is told of an interrupt or an end."""

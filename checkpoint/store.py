@@ -11,6 +11,7 @@ from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.events import Events
 from standfast.checkpoint.memory import Memory
 from standfast.checkpoint.operations import Operations
+from standfast.checkpoint.outbox import Outbox
 from standfast.checkpoint.run_events import RunEvents
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.stored_types import TypeRegistry
@@ -32,20 +33,23 @@ class Store:
     run_events: RunEvents
     documents: Documents
     memory: Memory
+    outbox: Outbox
 
     @classmethod
     def over(cls, database: Database, registry: TypeRegistry) -> Store:
         """The store over an open database; values hold the registry's types and no others."""
         sealer = Sealer(Codec(registry))
+        outbox = Outbox(database, sealer)
         return cls(
             database,
             sealer,
-            Threads(database, sealer),
-            Operations(database, sealer),
-            Approvals(database, sealer),
+            Threads(database, sealer, outbox),
+            Operations(database, sealer, outbox),
+            Approvals(database, sealer, outbox),
             Waits(database, sealer),
             Events(database, sealer),
             RunEvents(database, sealer),
             Documents(database),
             Memory(database, sealer),
+            outbox,
         )

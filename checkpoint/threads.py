@@ -17,6 +17,7 @@ from psycopg.rows import DictRow
 from standfast.checkpoint import errors
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease, claimed, new_holder, worker_name
+from standfast.checkpoint.outbox import Outbox
 from standfast.checkpoint.plain_text import storable_text
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
@@ -118,9 +119,10 @@ class Cancellation:
 class Threads:
     """The rows of threads and runs."""
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
+    def __init__(self, database: Database, sealer: Sealer, outbox: Outbox) -> None:
         self._database = database
         self._sealer = sealer
+        self._outbox = outbox
 
     async def accept(self, new: NewRun, *, lease_seconds: float | None = None) -> tuple[Run, Lease | None]:
         """Commit thread, run and due mark; with `lease_seconds` take the lease in the same transaction.
@@ -198,7 +200,10 @@ class Threads:
         outcome: Any = None,
         riders: Sequence[Rider] = (),
     ) -> None:
-        """End the run, withdraw what it still asks, give the lease up; the next queued run becomes due."""
+        """End the run, withdraw what it still asks, give the lease up; the next queued run becomes due.
+
+        The message that tells of it is one with it.
+        """
         sealed = None
         if outcome is not None:
             sealed = self._sealer.seal(outcome, at=("runs", lease.thread_id, str(run_id), "outcome"))
@@ -210,11 +215,14 @@ class Threads:
             "reason": storable_text(reason),
             "outcome": sealed,
         }
+        told = None if run_id is None else self._outbox.run_end(lease.thread_id, run_id, lease.epoch, reason)
 
         async def work(conn: Connection) -> None:
             for statement, values in riders:
                 await conn.execute(statement, values)
             await conn.execute(_SQL["end"], params)
+            if told is not None:
+                await conn.execute(*told)
 
         await self._database.run(work, pipeline=True)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from standfast.graph.result import Result
     from standfast.tools.authenticators import OIDC, Authenticator
     from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
+    from standfast.tools.notify import notify
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
     from standfast.tools.principals import Principal
     from standfast.tools.remember import remember
@@ -48,6 +49,7 @@ __all__ = [
     "event",
     "first_of",
     "fold_text",
+    "notify",
     "operation",
     "register_classifier",
     "remember",
@@ -67,6 +69,7 @@ _HOMES: Final = {
     "Operation": "standfast.tools.operations",
     "OperationContext": "standfast.tools.operations",
     "Policy": "standfast.tools.operations",
+    "notify": "standfast.tools.notify",
     "Principal": "standfast.tools.principals",
     "Result": "standfast.graph.result",
     "Runtime": "standfast.graph.blocking",

@@ -20,6 +20,7 @@ from langgraph.types import Interrupt
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease, LeaseKeeper, release
+from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Run, Status
@@ -66,7 +67,8 @@ class Driver:
         self._keeper = keeper
         self._lease = lease
         self._run = run
-        self._saver = LeasedSaver(store.database, store.sealer, lease)
+        messages = StepMessages(store.outbox, lease.thread_id, run.id)
+        self._saver = LeasedSaver(store.database, store.sealer, lease, messages=messages)
         self._events = Recorder(
             store.run_events, lease, run, last=last_event, flush=self._saver.aflush, on_event=on_event
         )
@@ -87,6 +89,7 @@ class Driver:
             documents=store.documents,
             memory=store.memory,
             clock=store.database.clock,
+            messages=messages,
             tell=self._events.add,
         )
         self._config: RunnableConfig = {
@@ -231,7 +234,7 @@ class Driver:
                 Status.NEEDS_ATTENTION, reason="its question was answered, but the graph did not go on"
             )
         await self._events.close()
-        await self._saver.aflush()
+        await self._saver.aflush_messages()
         reach("drive.parking")
         self._events.add("run_wait", data=[_shown(one) for one in step.waits])
         riders = self._events.take()

@@ -28,6 +28,7 @@ from langgraph.checkpoint.base import (
 from standfast.checkpoint import errors
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, release
 from standfast.checkpoint.operations import Call
+from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
@@ -104,6 +105,7 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
         self._keeper.keep(lease)
         store = self._store
         ledger = _BusyLedger(store.operations, lease)
+        messages = StepMessages(store.outbox, thread, run.id)
         drive = Drive(
             run=run,
             lease=lease,
@@ -113,9 +115,11 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
             documents=store.documents,
             memory=store.memory,
             clock=store.database.clock,
+            messages=messages,
             tell=lambda kind, path, data: None,
         )
-        return _Held(lease, LeasedSaver(store.database, store.sealer, lease), drive, ledger, time.monotonic())
+        saver = LeasedSaver(store.database, store.sealer, lease, messages=messages)
+        return _Held(lease, saver, drive, ledger, time.monotonic())
 
     async def _run_of(self, thread: str) -> Run:
         """The thread's one run, begun with the first write."""

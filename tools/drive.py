@@ -18,6 +18,7 @@ from standfast.checkpoint.approvals import Approvals
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Operations
+from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.threads import Run
 from standfast.tools.ledger import Ledger
 
@@ -35,6 +36,7 @@ class Drive:
     approvals: Approvals
     documents: Documents
     memory: BaseStore
+    messages: StepMessages
     clock: Callable[[], Awaitable[datetime]]
     tell: Callable[[str, tuple[str, ...], Any], None]  # record an event of the run: kind, path, data
     tenant: str = "default"

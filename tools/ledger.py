@@ -20,6 +20,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Begun, Call, End, Operations
+from standfast.checkpoint.outgoing import Messages, sending
 from standfast.checkpoint.plain_text import storable_text
 from standfast.tools.failures import TRANSIENT, FailureClass, failure_of
 from standfast.tools.operations import Effect, Policy
@@ -117,9 +118,11 @@ class Ledger:
         self._lease.require()
         once = policy.effect is Effect.AT_MOST_ONCE
         mark = _called_once.set(call.name if once else None)
+        messages = self._operations.messages(call, self._lease.thread_id)
         try:
-            async with asyncio.timeout(policy.timeout):
-                result = await effect(begun.attempt, None)
+            with sending(messages):
+                async with asyncio.timeout(policy.timeout):
+                    result = await effect(begun.attempt, None)
         except errors.LeaseLost:
             raise
         except GraphBubbleUp as question:
@@ -128,7 +131,7 @@ class Ledger:
                 await self._finish(call, begun.attempt, "unknown", None, FailureClass.UNKNOWN, message)
                 return Outcome("unknown", None, FailureClass.UNKNOWN, message, begun.attempt)
             # The operation waits for an event or a time. It is called again from its top when that has come.
-            await self._finish(call, begun.attempt, "waiting", None, None, None)
+            await self._finish(call, begun.attempt, "waiting", None, None, None, messages)
             raise
         except Exception as error:  # noqa: BLE001 - whatever an operation raises is its failure, not ours
             return await self._failed(call, policy, begun.attempt, error, tries)
@@ -139,9 +142,9 @@ class Ledger:
             sealed = self._operations.seal_result(self._lease, call.id, result)
         except errors.UnstorableValue as error:
             # It has happened: it is recorded as done and never called again.
-            await self._finish(call, begun.attempt, "succeeded", None, UNSTORABLE, str(error))
+            await self._finish(call, begun.attempt, "succeeded", None, UNSTORABLE, str(error), messages)
             return Outcome("failed", None, UNSTORABLE, str(error), begun.attempt)
-        await self._finish(call, begun.attempt, "succeeded", sealed, None, None)
+        await self._finish(call, begun.attempt, "succeeded", sealed, None, None, messages)
         reach("operation.recorded" if call.kind == "tool" else "model.recorded")
         return Outcome("succeeded", result, attempt=begun.attempt)
 
@@ -149,13 +152,16 @@ class Ledger:
         self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool, tries: int
     ) -> Outcome | Again:
         own: errors.OperationError | None = None
+        messages = self._operations.messages(call, self._lease.thread_id)
 
         async def inside(connection: Any, attempt: int) -> Any:
             nonlocal own
             own = None
+            messages.clear()
             try:
-                async with asyncio.timeout(policy.timeout):
-                    result = await effect(attempt, connection)
+                with sending(messages):
+                    async with asyncio.timeout(policy.timeout):
+                        result = await effect(attempt, connection)
             except errors.OperationError as error:
                 own = error
                 raise
@@ -164,7 +170,7 @@ class Ledger:
 
         try:
             begun, result = await self._operations.transact(
-                self._lease, call, inside, needs_grant=needs_grant, policy_version=policy.version
+                self._lease, call, inside, needs_grant=needs_grant, policy_version=policy.version, messages=messages
             )
         except (errors.LeaseLost, errors.StorageUnavailable, GraphBubbleUp):
             raise
@@ -213,6 +219,7 @@ class Ledger:
         sealed: bytes | None,
         failure_class: str | None,
         message: str | None,
+        messages: Messages | None = None,
     ) -> None:
         await self._operations.finish(
             self._lease,
@@ -222,6 +229,7 @@ class Ledger:
             sealed_result=sealed,
             failure_class=failure_class,
             failure_message=message,
+            messages=messages,
         )
 
 

@@ -153,7 +153,8 @@ async def test_all_migrations_give_the_fresh_schema(empty_database_url: str, dat
         empty_database_url, "select name, sha256 from migrations where component = 'standfast' order by number"
     )
     assert [(one.name, one.sha256) for one in migrations()] == recorded
-    assert list(range(1, len(migrations()) + 1)) == [one.number for one in migrations()]
+    numbers = [one.number for one in migrations()]
+    assert sorted(set(numbers)) == numbers
 
 
 # -- roles, servers and addresses
