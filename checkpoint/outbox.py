@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
@@ -40,7 +40,10 @@ class NewMessage:
 
 @dataclass(frozen=True)
 class Message:
-    """A message as it is stored. `id` is the same at every delivery: who receives it twice knows it by that."""
+    """A message. `id` is the same at every delivery: who receives it twice knows it by that.
+
+    A channel is told the number of its `attempt`, from 1, and the database's time of it, `attempted_at`.
+    """
 
     id: str
     topic: str
@@ -49,16 +52,16 @@ class Message:
     run_id: str | None
     payload: Any
     created_at: datetime
+    attempt: int = 0
+    attempted_at: datetime | None = None
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """One delivery that this dispatcher is to attempt, at the database's time `at`."""
+    """One delivery that this dispatcher is to attempt."""
 
     seq: int
     channel: str
-    attempt: int
-    at: datetime
     claim: uuid.UUID
     message: Message
 
@@ -143,7 +146,12 @@ class Outbox:
         params = {"channels": list(channels), "claim": claim, "seconds": seconds, "most": most}
         rows = await self._database.fetch(_SQL["claim"], params)
         return [
-            Claimed(row["seq"], row["channel"], row["attempt"], row["claimed_at"], claim, self._message(row))
+            Claimed(
+                row["seq"],
+                row["channel"],
+                claim,
+                replace(self._message(row), attempt=row["attempt"], attempted_at=row["claimed_at"]),
+            )
             for row in rows
         ]
 

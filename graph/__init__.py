@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from standfast.checkpoint.approvals import Approval
     from standfast.checkpoint.events import Event
+    from standfast.checkpoint.outbox import Delivery, Message
     from standfast.checkpoint.stored_types import TypeRegistry
     from standfast.checkpoint.threads import Status, Thread
     from standfast.graph.blocking import Runtime
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from standfast.graph.result import Result
     from standfast.tools.authenticators import OIDC, Authenticator
     from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
+    from standfast.tools.channels import Channel, FunctionChannel, LogChannel, Redelivery, Webhook
     from standfast.tools.notify import notify
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
     from standfast.tools.principals import Principal
@@ -34,16 +36,25 @@ __all__ = [
     "Event",
     "FailureClass",
     "InvalidArguments",
+    "Channel",
+    "Delivery",
+    "Effect",
+    "Event",
+    "FunctionChannel",
+    "LogChannel",
+    "Message",
     "Operation",
     "OperationContext",
     "Policy",
     "Principal",
+    "Redelivery",
     "Result",
     "Runtime",
     "Status",
     "StreamEvent",
     "Thread",
     "TypeRegistry",
+    "Webhook",
     "all_of",
     "build_agent",
     "event",
@@ -70,6 +81,13 @@ _HOMES: Final = {
     "OperationContext": "standfast.tools.operations",
     "Policy": "standfast.tools.operations",
     "notify": "standfast.tools.notify",
+    "Channel": "standfast.tools.channels",
+    "FunctionChannel": "standfast.tools.channels",
+    "LogChannel": "standfast.tools.channels",
+    "Redelivery": "standfast.tools.channels",
+    "Webhook": "standfast.tools.channels",
+    "Delivery": "standfast.checkpoint.outbox",
+    "Message": "standfast.checkpoint.outbox",
     "Principal": "standfast.tools.principals",
     "Result": "standfast.graph.result",
     "Runtime": "standfast.graph.blocking",

@@ -22,12 +22,14 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.fleet import Unserved, WorkerRow
 from standfast.checkpoint.listing import OpenWait, RunRow
+from standfast.checkpoint.outbox import Delivery, Message
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.threads import Thread
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.timeline import Timeline
 from standfast.tools.principals import Principal
+from standfast.tools.dispatcher import Dispatched
 
 _STOP_SECONDS: Final = 0.1  # how often a blocking worker looks whether it should stop
 
@@ -127,6 +129,26 @@ class Runtime(AsyncRuntime):
     def park(self, thread_id: object, reason: str) -> None:
         """Blocking twin of `apark`."""
         return self._wait(self.apark, thread_id, reason)
+
+    def deliveries(self, **filters: Any) -> Sequence[Delivery]:
+        """Blocking twin of `adeliveries`."""
+        return self._wait(lambda: self.adeliveries(**filters))
+
+    def message(self, message_id: str) -> tuple[Message, Sequence[Delivery]]:
+        """Blocking twin of `amessage`."""
+        return self._wait(self.amessage, message_id)
+
+    def resend(self, message_id: str | None = None, **options: Any) -> int:
+        """Blocking twin of `aresend`."""
+        return self._wait(lambda: self.aresend(message_id, **options))
+
+    def dispatch(self) -> Dispatched:
+        """Blocking twin of `adispatch`."""
+        return self._wait(self.adispatch)
+
+    def forget_channel(self, name: str) -> None:
+        """Blocking twin of `aforget_channel`."""
+        return self._wait(self.aforget_channel, name)
 
     def work(self, *, stop: threading.Event | None = None, **options: Any) -> None:
         """Blocking twin of `awork`: until `stop` is set or Ctrl-C, both of which drain."""

@@ -64,9 +64,7 @@ class Outgoing:
         await dispatcher.register()
         total = Dispatched()
         while (done := await dispatcher.dispatch()) != Dispatched():
-            total = Dispatched(
-                total.delivered + done.delivered, total.failed + done.failed, total.dead + done.dead
-            )
+            total = Dispatched(total.delivered + done.delivered, total.failed + done.failed, total.dead + done.dead)
         return total
 
     async def aforget_channel(self, name: str) -> None:

@@ -41,12 +41,15 @@ from standfast.graph.following import follow_events, follow_to_end
 from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.opening import opened
 from standfast.graph.operating import FINAL, Operators
+from standfast.graph.outgoing import Outgoing
 from standfast.graph.parts import Listened, Mode, Parts
 from standfast.graph.recorder import OnEvent
 from standfast.graph.result import Result, read_result
 from standfast.graph.timeline import Timeline, read_timeline
 from standfast.graph.worker import Worker, WorkerOptions
 from standfast.tools.authenticators import Authenticator
+from standfast.tools.channels import Channel, configured_channels
+from standfast.tools.dispatcher import Dispatcher
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
 from standfast.tools.waits import digest_of, event_name, match_digest
@@ -60,7 +63,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime(Operators):
+class AsyncRuntime(Operators, Outgoing):
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
@@ -74,6 +77,9 @@ class AsyncRuntime(Operators):
     built-in agent's do without it. `authenticator` establishes from a `token` who acts: an `OIDC`, or an async
     function of your own; without it, that of the environment. With one, vouched names are refused unless
     `accept_vouched`. Times are in seconds. Raises the `ConfigurationError`s when it is entered.
+    built-in agent's do without it. `channels` take the messages that any run of this database sends from now on, as
+    long as a worker, or `adispatch`, serves them; by default a webhook, if the settings name one. Times are in seconds.
+    Raises the `ConfigurationError`s when it is entered.
     """
 
     def __init__(
@@ -91,9 +97,11 @@ class AsyncRuntime(Operators):
         stream_models: bool = False,
         authenticator: Authenticator | None = None,
         accept_vouched: bool = False,
+        channels: Sequence[Channel] | None = None,
         settings: Settings | None = None,
     ) -> None:
         self._settings = settings or Settings()
+        self._channels = configured_channels(self._settings) if channels is None else tuple(channels)
         configured = self._settings.database_url
         self._url = database_url or (configured.get_secret_value() if configured else None)
         self.identity = Identity(
@@ -123,6 +131,7 @@ class AsyncRuntime(Operators):
         async with contextlib.AsyncExitStack() as stack:
             database = await stack.enter_async_context(opened(self._url, settings=self._settings))
             store = Store.over(database, self._types)
+            await Dispatcher(store.outbox, self._channels).register()
             keeper = LeaseKeeper(database.conninfo)
             stack.push_async_callback(asyncio.to_thread, keeper.close)
             listener = Listener(database, store.run_events)

@@ -26,6 +26,8 @@ from standfast.checkpoint.store import Store
 from standfast.graph.deployed import Deployed
 from standfast.graph.logs import about
 from standfast.graph.result import Result
+from standfast.tools.channels import Channel
+from standfast.tools.dispatcher import Dispatcher
 
 SWEEP_SECONDS: Final = 0.5
 _SEEN_EVERY: Final = 10  # sweeps between two signs of life
@@ -64,6 +66,9 @@ class Served(Protocol):
     @property
     def lease_seconds(self) -> float: ...
 
+    @property
+    def channels(self) -> Sequence[Channel]: ...
+
     async def adrive(
         self, lease: Lease, *, control: RunControl | None = None, keep_on_error: bool = False
     ) -> Result: ...
@@ -91,6 +96,8 @@ class Worker:
         self._events = runtimes[0].store.events
         self._threads = runtimes[0].store.threads
         self._fleet = Fleet(self._database)
+        channels = {one.name: one for runtime in runtimes for one in runtime.channels}
+        self._dispatcher = Dispatcher(runtimes[0].store.outbox, list(channels.values())) if channels else None
         self._me = Incarnation(self._options.name or worker_name(), graphs, self._options.concurrency)
         self._drives: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(self._options.concurrency)
@@ -105,6 +112,8 @@ class Worker:
         """
         _LOG.info("worker %s serves %s", self._me.name, ", ".join(self._me.graphs))
         chores = [asyncio.create_task(self._answer_bells()), asyncio.create_task(self._sweep())]
+        if self._dispatcher is not None:
+            chores.append(asyncio.create_task(self._dispatcher.run()))
         try:
             async with self._health():
                 await self._stopping.wait()

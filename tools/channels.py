@@ -24,7 +24,8 @@ import pydantic_core
 from pydantic import SecretStr
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.outbox import Claimed, Message
+from standfast.checkpoint.outbox import Message
+from standfast.checkpoint.settings import Settings
 
 _LOG = logging.getLogger("standfast.outbox")
 _PREFIX: Final = "whsec_"
@@ -76,7 +77,7 @@ class Channel(Protocol):
         """Seconds for one attempt; after that it is cancelled and counts as failed."""
         ...
 
-    async def send(self, claimed: Claimed) -> None:
+    async def send(self, message: Message) -> None:
         """Deliver the message. Whatever is raised is a failure that is tried again, but for a `DeliveryFailed` that
         says it is `permanent`."""
         ...
@@ -91,8 +92,7 @@ class LogChannel:
         self.redelivery = Redelivery()
         self.timeout = 15.0
 
-    async def send(self, claimed: Claimed) -> None:
-        message = claimed.message
+    async def send(self, message: Message) -> None:
         _LOG.info("%s %s %s", message.topic, message.id, message.payload)
 
 
@@ -117,11 +117,11 @@ class FunctionChannel:
         self.timeout = timeout
         self._function = function
 
-    async def send(self, claimed: Claimed) -> None:
+    async def send(self, message: Message) -> None:
         if inspect.iscoroutinefunction(self._function):
-            await self._function(claimed.message)
+            await self._function(message)
             return
-        result = await anyio.to_thread.run_sync(self._function, claimed.message, abandon_on_cancel=True)
+        result = await anyio.to_thread.run_sync(self._function, message, abandon_on_cancel=True)
         if inspect.isawaitable(result):
             await result
 
@@ -157,10 +157,10 @@ class Webhook:
     def __repr__(self) -> str:
         return f"Webhook({self.name!r}, topics={self.topics!r})"  # the URL may hold a secret too
 
-    async def send(self, claimed: Claimed) -> None:
-        message = claimed.message
+    async def send(self, message: Message) -> None:
         body = self.body(message)
-        stamp = str(int(claimed.at.timestamp()))
+        now = message.attempted_at or message.created_at
+        stamp = str(int(now.timestamp()))
         headers = {
             "content-type": "application/json",
             "user-agent": "standfast",
@@ -174,7 +174,7 @@ class Webhook:
             raise errors.DeliveryFailed(
                 f"the receiver answered {answer.status_code} {answer.reason_phrase}".rstrip(),
                 permanent=answer.status_code == _GONE,
-                retry_after=_retry_after(answer.headers.get("retry-after"), claimed.at),
+                retry_after=_retry_after(answer.headers.get("retry-after"), now),
             )
 
     def body(self, message: Message) -> bytes:
@@ -184,6 +184,16 @@ class Webhook:
             return pydantic_core.to_json(content)
         except (pydantic_core.PydanticSerializationError, UnicodeError, ValueError) as error:
             raise errors.DeliveryFailed(f"the payload cannot be written as JSON: {error}", permanent=True) from error
+
+
+def configured_channels(settings: Settings) -> Sequence[Channel]:
+    """The webhook that the settings name, if they do. Raises `ConfigurationError` for half a one."""
+    if settings.webhook_url is None:
+        return ()
+    if settings.webhook_secret is None:
+        raise errors.ConfigurationError("STANDFAST_WEBHOOK_URL needs STANDFAST_WEBHOOK_SECRET beside it")
+    topics = [topic.strip() for topic in settings.webhook_topics.split(",")]
+    return [Webhook("webhook", settings.webhook_url.get_secret_value(), secret=settings.webhook_secret, topics=topics)]
 
 
 def sign(key: bytes, identifier: str, timestamp: str, body: bytes) -> str:

@@ -82,7 +82,7 @@ class Dispatcher:
         channel = self._channels[claimed.channel]
         try:
             async with asyncio.timeout(channel.timeout):
-                await channel.send(claimed)
+                await channel.send(claimed.message)
         except Exception as error:  # noqa: BLE001 - whatever a channel raises is a failure of this delivery
             return await self._failed(channel, claimed, error)
         reach("outbox.sent")
@@ -94,12 +94,12 @@ class Dispatcher:
         failure = error.message if isinstance(error, errors.DeliveryFailed) else f"{type(error).__name__}: {text}"
         data = error.data if isinstance(error, errors.DeliveryFailed) else {}
         message = claimed.message
-        if data.get("permanent") or claimed.attempt >= channel.redelivery.attempts:
+        if data.get("permanent") or claimed.message.attempt >= channel.redelivery.attempts:
             _LOG.error("%s %s is dead to channel %s: %s", message.topic, message.id, channel.name, failure)
             await self._outbox.finish(claimed, "dead", failure=failure)
             return "dead"
         asked = float(data.get("retry_after") or 0.0)
-        delay = channel.redelivery.delay(claimed.attempt, asked=asked, chance=random.random())  # noqa: S311
+        delay = channel.redelivery.delay(claimed.message.attempt, asked=asked, chance=random.random())  # noqa: S311
         _LOG.warning("%s %s to channel %s: %s", message.topic, message.id, channel.name, failure)
         await self._outbox.finish(claimed, "pending", failure=failure, delay=delay)
         return "pending"
