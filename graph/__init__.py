@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from standfast.graph.events import StreamEvent, fold_text
     from standfast.graph.result import Result
     from standfast.tools.authenticators import OIDC, Authenticator
-    from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
     from standfast.tools.channels import Channel, FunctionChannel, LogChannel, Redelivery, Webhook
+    from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
     from standfast.tools.notify import notify
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
     from standfast.tools.principals import Principal
@@ -32,15 +32,13 @@ __all__ = [
     "OIDC",
     "Approval",
     "Authenticator",
-    "Effect",
-    "Event",
-    "FailureClass",
-    "InvalidArguments",
     "Channel",
     "Delivery",
     "Effect",
     "Event",
+    "FailureClass",
     "FunctionChannel",
+    "InvalidArguments",
     "LogChannel",
     "Message",
     "Operation",

@@ -28,8 +28,8 @@ from standfast.checkpoint.threads import Thread
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.timeline import Timeline
-from standfast.tools.principals import Principal
 from standfast.tools.dispatcher import Dispatched
+from standfast.tools.principals import Principal
 
 _STOP_SECONDS: Final = 0.1  # how often a blocking worker looks whether it should stop
 

@@ -76,8 +76,7 @@ class AsyncRuntime(Operators, Outgoing):
     `stream_models` the models that nodes call by themselves stream their answers into the run's events, as the
     built-in agent's do without it. `authenticator` establishes from a `token` who acts: an `OIDC`, or an async
     function of your own; without it, that of the environment. With one, vouched names are refused unless
-    `accept_vouched`. Times are in seconds. Raises the `ConfigurationError`s when it is entered.
-    built-in agent's do without it. `channels` take the messages that any run of this database sends from now on, as
+    `accept_vouched`. `channels` take the messages that any run of this database sends from now on, as
     long as a worker, or `adispatch`, serves them; by default a webhook, if the settings name one. Times are in seconds.
     Raises the `ConfigurationError`s when it is entered.
     """

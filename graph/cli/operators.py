@@ -7,9 +7,13 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from standfast.graph.cli.options import Json, Limit, OfGraph, OfThread, State, Thread
+from standfast.graph.cli.options import Channels, Json, Limit, OfGraph, OfThread, State, Thread
 
 operators: Final = typer.Typer(rich_markup_mode=None)
+outbox: Final = typer.Typer(
+    help="Messages, and how they stand with their channels.", no_args_is_help=False, rich_markup_mode=None
+)
+operators.add_typer(outbox, name="outbox")
 
 
 @operators.command()
@@ -32,6 +36,7 @@ def worker(
     health_port: Annotated[
         int | None, typer.Option("--health-port", min=1, max=65535, help="Answers HTTP 200 as long as it is, else 503.")
     ] = None,
+    channels: Channels = None,
     log: Annotated[Literal["text", "json"], typer.Option("--log", help="How lines on stderr are written.")] = "text",
 ) -> int:
     """Carry on whatever is due, until SIGTERM or Ctrl-C; the steps under way are finished then."""
@@ -46,6 +51,7 @@ def worker(
         health_file=health_file,
         health_port=health_port,
         log=log,
+        channels=channels,
     )
 
 
@@ -132,3 +138,66 @@ def park(
     from standfast.graph.cli import operate
 
     return operate.park(context.obj, thread, reason, as_json=json)
+
+
+MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message's id, msg-...", show_default=False)]
+OfChannel = Annotated[str | None, typer.Option("--channel", metavar="NAME", help="Only those of one channel.")]
+
+
+@outbox.command("list")
+def outbox_list(
+    context: typer.Context,
+    state: Annotated[
+        Literal["pending", "delivered", "dead"] | None, typer.Option("--state", help="Only those in this state.")
+    ] = None,
+    thread: OfThread = None,
+    channel: OfChannel = None,
+    limit: Limit = 50,
+    json: Json = False,
+) -> int:
+    """List messages and their deliveries, the newest first; --state dead is what was given up."""
+    from standfast.graph.cli import messages
+
+    return messages.list_all(context.obj, state=state, thread=thread, channel=channel, limit=limit, as_json=json)
+
+
+@outbox.command("show")
+def outbox_show(context: typer.Context, message: MessageId, json: Json = False) -> int:
+    """Show one message with its payload."""
+    from standfast.graph.cli import messages
+
+    return messages.show(context.obj, message, as_json=json)
+
+
+@outbox.command("retry")
+def outbox_retry(
+    context: typer.Context,
+    message: Annotated[str | None, typer.Argument(metavar="[ID]", help="The message's id, msg-...")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Whatever is dead.")] = False,
+    channel: OfChannel = None,
+    json: Json = False,
+) -> int:
+    """Send dead messages again, with a full number of attempts."""
+    from standfast.graph.cli import messages
+
+    return messages.retry(context.obj, message, everything=everything, channel=channel, as_json=json)
+
+
+@outbox.command("dispatch")
+def outbox_dispatch(context: typer.Context, channels: Channels = None, json: Json = False) -> int:
+    """Deliver what is due now, and end; a worker does it all the time."""
+    from standfast.graph.cli import messages
+
+    return messages.dispatch(context.obj, channels, as_json=json)
+
+
+@outbox.command("forget")
+def outbox_forget(
+    context: typer.Context,
+    channel: Annotated[str, typer.Argument(metavar="CHANNEL", help="The channel's name.", show_default=False)],
+    json: Json = False,
+) -> int:
+    """Drop a channel that nobody serves any more, with what it has not delivered."""
+    from standfast.graph.cli import messages
+
+    return messages.forget(context.obj, channel, as_json=json)

@@ -22,6 +22,10 @@ Digest = Annotated[
 State = Annotated[str | None, typer.Option("--state", help="Only those in this state, such as waiting.")]
 OfGraph = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Only those of this graph.")]
 OfThread = Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only those of one thread.")]
+Channels = Annotated[
+    str | None,
+    typer.Option("--channels", metavar="MODULE:ATTR", help="A list of channels, or a function returning one."),
+]
 Limit = Annotated[int, typer.Option("--limit", min=1, max=1000, help="At most so many.")]
 
 token_file: Final[ContextVar[Path | None]] = ContextVar("standfast.token_file", default=None)

@@ -11,7 +11,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -26,6 +26,7 @@ from standfast.graph.cli.options import token_file
 from standfast.graph.cli.output import note
 from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.runtime import AsyncRuntime
+from standfast.tools.channels import Channel
 from standfast.tools.principals import Principal
 
 T = TypeVar("T")
@@ -43,13 +44,21 @@ class Session:
     graph: str | None
     given_url: bool
 
-    def run(self, work: Callable[[AsyncRuntime], Coroutine[Any, Any, T]], *, name: str | None = None) -> T:
+    def run(
+        self,
+        work: Callable[[AsyncRuntime], Coroutine[Any, Any, T]],
+        *,
+        name: str | None = None,
+        channels: Sequence[Channel] | None = None,
+    ) -> T:
         """Open a runtime, do `work` with it, close it. Ctrl-C cancels `work`, waits for it, and is raised again."""
         graph: Any = build_agent() if self.graph is None else load_graph(self.graph)
 
         async def inside() -> T:
             known_as = name or (DEFAULT_NAME if self.graph is None else self.graph)
-            async with AsyncRuntime(graph, database_url=self.url, name=known_as, settings=self.settings) as runtime:
+            async with AsyncRuntime(
+                graph, database_url=self.url, name=known_as, settings=self.settings, channels=channels
+            ) as runtime:
                 runtime.identity = self.identity
                 return await work(runtime)
 
@@ -138,32 +147,48 @@ def load_graph(place: str) -> StateGraph[Any, Any, Any, Any] | CompiledStateGrap
 
     Raises `InvalidRequest`.
     """
+    found = _load(place, "--graph", StateGraph | CompiledStateGraph)
+    if not isinstance(found, StateGraph | CompiledStateGraph):
+        raise errors.InvalidRequest(
+            f"--graph {place!r} is {type(found).__name__}, not a StateGraph or a function that returns one"
+        )
+    return found
+
+
+def load_channels(place: str | None) -> Sequence[Channel] | None:
+    """The channels at `MODULE:ATTR`, a list or a function that returns one; None for None. Raises `InvalidRequest`."""
+    if place is None:
+        return None
+    found = _load(place, "--channels", list | tuple)
+    if not isinstance(found, list | tuple) or not all(hasattr(one, "send") for one in found):
+        raise errors.InvalidRequest(
+            f"--channels {place!r} is {type(found).__name__}, not a list of channels or a function that returns one"
+        )
+    return found
+
+
+def _load(place: str, option: str, wanted: Any) -> Any:
+    """What stands at `MODULE:ATTR`; of what is not `wanted` but can be called, what it returns."""
     module_name, colon, attribute = place.partition(":")
     if not (module_name and colon and attribute):
-        raise errors.InvalidRequest(f"--graph takes MODULE:ATTR, such as my_agent:graph, not {place!r}")
+        raise errors.InvalidRequest(f"{option} takes MODULE:ATTR, such as my_agent:graph, not {place!r}")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         found = getattr(importlib.import_module(module_name), attribute)
     except ModuleNotFoundError as error:
         raise errors.InvalidRequest(
-            f"--graph {place!r}: there is no module {error.name!r} here; run it where it can be imported"
+            f"{option} {place!r}: there is no module {error.name!r} here; run it where it can be imported"
         ) from error
     except AttributeError as error:
-        raise errors.InvalidRequest(f"--graph {place!r}: {error}") from error
+        raise errors.InvalidRequest(f"{option} {place!r}: {error}") from error
     except Exception as error:
         raise errors.InvalidRequest(
-            f"--graph {place!r}: the module cannot be imported: {type(error).__name__}: {error}"
+            f"{option} {place!r}: the module cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    if not isinstance(found, StateGraph | CompiledStateGraph) and callable(found):
-        try:
-            found = found()
-        except Exception as error:
-            raise errors.InvalidRequest(
-                f"--graph {place!r}: calling it raised {type(error).__name__}: {error}"
-            ) from error
-    if not isinstance(found, StateGraph | CompiledStateGraph):
-        raise errors.InvalidRequest(
-            f"--graph {place!r} is {type(found).__name__}, not a StateGraph or a function that returns one"
-        )
-    return found
+    if isinstance(found, wanted) or not callable(found):
+        return found
+    try:
+        return found()
+    except Exception as error:
+        raise errors.InvalidRequest(f"{option} {place!r}: calling it raised {type(error).__name__}: {error}") from error

@@ -19,9 +19,10 @@ from standfast.checkpoint import errors
 from standfast.graph import logs
 from standfast.graph.builder import build_agent
 from standfast.graph.cli.exits import INTERRUPTED, SUCCEEDED
-from standfast.graph.cli.session import DEFAULT_NAME, Session, load_graph, session
+from standfast.graph.cli.session import DEFAULT_NAME, Session, load_channels, load_graph, session
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.worker import Worker, WorkerOptions
+from standfast.tools.channels import Channel
 
 _VERSION = "1"
 _CLOSING_SECONDS = 5.0
@@ -46,14 +47,16 @@ def worker(
     health_file: Path | None,
     health_port: int | None,
     log: Literal["text", "json"],
+    channels: str | None = None,
 ) -> int:
     """Work until a signal. The exit code at the end."""
     logs.configure(log)
     options = WorkerOptions(concurrency, grace, name, health_file, health_port)
     places = [_place(one) for one in graphs] or [_Place(DEFAULT_NAME, _VERSION, build_agent())]
+    channels_given = load_channels(channels)
     loop = asyncio.new_event_loop()
     with session(database) as current:
-        ended = loop.run_until_complete(_work(current, places, options))
+        ended = loop.run_until_complete(_work(current, places, options, channels_given))
     if not ended:
         logging.shutdown()
         os._exit(SUCCEEDED)  # the interpreter would wait for threads in which a step is still at work
@@ -62,13 +65,22 @@ def worker(
     return SUCCEEDED
 
 
-async def _work(current: Session, places: Sequence[_Place], options: WorkerOptions) -> bool:
+async def _work(
+    current: Session, places: Sequence[_Place], options: WorkerOptions, channels: Sequence[Channel] | None
+) -> bool:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, _interrupted, stop)
     runtimes = [
-        AsyncRuntime(one.graph, database_url=current.url, name=one.name, version=one.version, settings=current.settings)
+        AsyncRuntime(
+            one.graph,
+            database_url=current.url,
+            name=one.name,
+            version=one.version,
+            settings=current.settings,
+            channels=channels,
+        )
         for one in places
     ]
     stack = contextlib.AsyncExitStack()

@@ -30,6 +30,7 @@ LOGGED_HEADERS = (
     "idempotency-key",
     "traceparent",
     "user-agent",
+    "webhook-id",
     "x-stainless-retry-count",
 )
 EVENT_STREAM = "text/event-stream"

@@ -21,8 +21,9 @@ from typing import Any
 
 from standfast.checkpoint import crashpoints, errors
 from standfast.checkpoint.operations import Begun
-from standfast.graph import Principal, Result, Runtime, build_agent
+from standfast.graph import Principal, Result, Runtime, Webhook, build_agent
 from standfast.graph.door import Said
+from standfast.tools.dispatcher import Dispatcher
 from standfast.tools.ledger import Ledger
 from tests.crash.support.nested_agent import nested_agent
 from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
@@ -202,6 +203,14 @@ def _told(result: Result) -> dict[str, Any]:
     }
 
 
+async def dispatch(runtime: Runtime, order: Order, directory: Path) -> dict[str, int]:
+    """Deliver once what is due, to a webhook at `to`."""
+    channel = Webhook("hook", order["to"], secret=order["secret"])
+    dispatcher = Dispatcher(runtime.store.outbox, [channel])
+    await dispatcher.register()
+    return vars(await dispatcher.dispatch())
+
+
 JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "migrated": migrated,
     "ask": ask,
@@ -209,6 +218,7 @@ JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "resume": resume,
     "decide": decide,
     "look": look,
+    "dispatch": dispatch,
     "carry_on": carry_on,
     "race": race,
 }
