@@ -115,6 +115,7 @@ CASES = [
     Case("operation.recorded", 1, "deciding", "file"),
     Case("node.operate", 1, "deciding", "file"),
 ]
+ELSEWHERE = {"outbox.sent"}  # a dispatcher's: test_outbox_crash.py
 FORGETFUL = [
     Case("operation.recorded", 1, "deciding"),
     Case("node.operate", 1, "deciding"),
@@ -355,7 +356,7 @@ def test_a_process_killed_here_loses_nothing_and_repeats_nothing(ran: dict[Case,
 def test_every_point_of_the_list_was_reached_by_a_kill(ran: dict[Case, Ran]) -> None:
     killed = {case.point for case, one in ran.items() if one.killed.signal == signal.SIGKILL}
 
-    assert set(POINTS) == killed
+    assert set(POINTS) - ELSEWHERE == killed
 
 
 def test_an_attempt_killed_before_its_record_is_made_again(ran: dict[Case, Ran]) -> None:
