@@ -34,7 +34,7 @@ class Call:
 
     id: str
     run_id: str
-    kind: Literal["tool", "model"]
+    kind: Literal["tool", "model", "step"]
     name: str
     namespace: str
     turn: int

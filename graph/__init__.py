@@ -15,15 +15,21 @@ if TYPE_CHECKING:
     from standfast.checkpoint.stored_types import TypeRegistry
     from standfast.checkpoint.threads import Status, Thread
     from standfast.graph.blocking import Runtime
-    from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent
+    from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent, operation_graph
     from standfast.graph.events import StreamEvent, fold_text
     from standfast.graph.result import Result
+    from standfast.graph.routing import after_approval, after_operate, after_validation
+    from standfast.nodes.approval import approval_node
+    from standfast.nodes.operate import operate_node
+    from standfast.nodes.state import OperationState, proposal
+    from standfast.nodes.validation import validation_node
     from standfast.tools.authenticators import OIDC, Authenticator
     from standfast.tools.channels import Channel, FunctionChannel, LogChannel, Redelivery, Webhook
     from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
     from standfast.tools.notify import notify
-    from standfast.tools.operations import Effect, Operation, OperationContext, Policy, operation
+    from standfast.tools.operations import Effect, Operation, OperationContext, Policy, Registry, operation
     from standfast.tools.principals import Principal
+    from standfast.tools.recorded import durable_step, now, random, uuid
     from standfast.tools.remember import remember
     from standfast.tools.waits import all_of, event, first_of, sleep, timer, wait_for_event
 
@@ -43,9 +49,11 @@ __all__ = [
     "Message",
     "Operation",
     "OperationContext",
+    "OperationState",
     "Policy",
     "Principal",
     "Redelivery",
+    "Registry",
     "Result",
     "Runtime",
     "Status",
@@ -53,58 +61,84 @@ __all__ = [
     "Thread",
     "TypeRegistry",
     "Webhook",
+    "after_approval",
+    "after_operate",
+    "after_validation",
     "all_of",
+    "approval_node",
     "build_agent",
+    "durable_step",
     "event",
     "first_of",
     "fold_text",
     "notify",
+    "now",
+    "operate_node",
     "operation",
+    "operation_graph",
+    "proposal",
+    "random",
     "register_classifier",
     "remember",
     "sleep",
     "timer",
+    "uuid",
+    "validation_node",
     "wait_for_event",
 ]
 
 _HOMES: Final = {
     "DEFAULT_OPERATIONS": "standfast.graph.builder",
+    "OIDC": "standfast.tools.authenticators",
     "Approval": "standfast.checkpoint.approvals",
     "Authenticator": "standfast.tools.authenticators",
-    "OIDC": "standfast.tools.authenticators",
+    "Channel": "standfast.tools.channels",
+    "Delivery": "standfast.checkpoint.outbox",
     "Effect": "standfast.tools.operations",
+    "Event": "standfast.checkpoint.events",
     "FailureClass": "standfast.tools.failures",
+    "FunctionChannel": "standfast.tools.channels",
     "InvalidArguments": "standfast.tools.failures",
+    "LogChannel": "standfast.tools.channels",
+    "Message": "standfast.checkpoint.outbox",
     "Operation": "standfast.tools.operations",
     "OperationContext": "standfast.tools.operations",
+    "OperationState": "standfast.nodes.state",
     "Policy": "standfast.tools.operations",
-    "notify": "standfast.tools.notify",
-    "Channel": "standfast.tools.channels",
-    "FunctionChannel": "standfast.tools.channels",
-    "LogChannel": "standfast.tools.channels",
-    "Redelivery": "standfast.tools.channels",
-    "Webhook": "standfast.tools.channels",
-    "Delivery": "standfast.checkpoint.outbox",
-    "Message": "standfast.checkpoint.outbox",
     "Principal": "standfast.tools.principals",
+    "Redelivery": "standfast.tools.channels",
+    "Registry": "standfast.tools.operations",
     "Result": "standfast.graph.result",
     "Runtime": "standfast.graph.blocking",
     "Status": "standfast.checkpoint.threads",
     "StreamEvent": "standfast.graph.events",
-    "Event": "standfast.checkpoint.events",
+    "Thread": "standfast.checkpoint.threads",
+    "TypeRegistry": "standfast.checkpoint.stored_types",
+    "Webhook": "standfast.tools.channels",
+    "after_approval": "standfast.graph.routing",
+    "after_operate": "standfast.graph.routing",
+    "after_validation": "standfast.graph.routing",
     "all_of": "standfast.tools.waits",
+    "approval_node": "standfast.nodes.approval",
+    "build_agent": "standfast.graph.builder",
+    "durable_step": "standfast.tools.recorded",
     "event": "standfast.tools.waits",
     "first_of": "standfast.tools.waits",
     "fold_text": "standfast.graph.events",
+    "notify": "standfast.tools.notify",
+    "now": "standfast.tools.recorded",
+    "operate_node": "standfast.nodes.operate",
+    "operation": "standfast.tools.operations",
+    "operation_graph": "standfast.graph.builder",
+    "proposal": "standfast.nodes.state",
+    "random": "standfast.tools.recorded",
     "register_classifier": "standfast.tools.failures",
+    "remember": "standfast.tools.remember",
     "sleep": "standfast.tools.waits",
     "timer": "standfast.tools.waits",
+    "uuid": "standfast.tools.recorded",
+    "validation_node": "standfast.nodes.validation",
     "wait_for_event": "standfast.tools.waits",
-    "Thread": "standfast.checkpoint.threads",
-    "TypeRegistry": "standfast.checkpoint.stored_types",
-    "build_agent": "standfast.graph.builder",
-    "operation": "standfast.tools.operations",
-    "remember": "standfast.tools.remember",
 }
 
 

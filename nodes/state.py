@@ -7,7 +7,7 @@ not the whole list again (docs/decisions/0001-messages.md).
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
@@ -97,6 +97,24 @@ class SpecialistState(TypedDict):
     messages: Messages
     turn: NotRequired[int]
     namespace: str
+
+
+def proposal(name: str, arguments: Mapping[str, Any], *, at: str, index: int = 0) -> ToolCall:
+    """A call that your own graph proposes, for the field `call` of `OperationState`.
+
+    `at` names its place in the run, and `index` tells several calls of one place apart: the same place and index is the
+    same operation, whenever it is come by again. A loop that means another one each time says so in `at`.
+    """
+    return {
+        "id": f"{at}-{index}",
+        "name": name,
+        "args": dict(arguments),
+        "turn": 0,
+        "index": index,
+        "namespace": f"own:{at}",
+        "mended": 0,
+        "malformed": None,
+    }
 
 
 def messages_of_run(messages: list[AnyMessage], run_id: str) -> list[AnyMessage]:

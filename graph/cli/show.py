@@ -120,11 +120,13 @@ def _run_entries(run: Run, timeline: Timeline) -> Iterator[_Entry]:
 
 
 def _operation_entries(one: Operation, attempts: Any) -> Iterator[_Entry]:
-    indent = "  " if one.namespace else ""
+    inner = "|" in one.namespace if one.kind == "step" else one.namespace
+    indent = "  " if inner else ""
     if one.kind == "model":
         kind, what = "model", f"{one.name}{_answer_of(one)}"
     else:
-        kind, what = "operation", f"{one.name} {shortened(_values(one.arguments))}"
+        kind = "step" if one.kind == "step" else "operation"
+        what = f"{one.name} {shortened(_values(one.arguments))}"
     if one.state != "succeeded":
         what += f" [{one.state}{': ' + one.failure_message if one.failure_message else ''}]"
     if len(attempts) == 1 and attempts[0].ended_at is not None:

@@ -3,7 +3,7 @@
 An order: `job`, `url` of the database, `thread`; `kill` as [point, n] for a SIGKILL at the n-th time that the
 point of `standfast.checkpoint.crashpoints` is reached; `forgetful` takes the ledger's memory out; `env` goes
 into the environment; `scripted` uses the scripted model instead of the one named by `model`, and if it is "nested"
-an agent whose specialist may act.
+an agent whose specialist may act; `graph` is MODULE:ATTR of another graph.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 from standfast.checkpoint import crashpoints, errors
 from standfast.checkpoint.operations import Begun
 from standfast.graph import Principal, Result, Runtime, Webhook, build_agent
+from standfast.graph.cli.session import load_graph
 from standfast.graph.door import Said
 from standfast.tools.dispatcher import Dispatcher
 from standfast.tools.ledger import Ledger
@@ -43,9 +44,10 @@ def work(order: Order, directory: Path) -> Any:
         _forget()
 
     async def run() -> Any:
+        graph: Any
         match order.get("scripted"):
             case None:
-                graph = build_agent()
+                graph = load_graph(order["graph"]) if "graph" in order else build_agent()
             case "nested":
                 graph = nested_agent()
             case _:
@@ -163,6 +165,12 @@ async def picture(runtime: Runtime, thread: str) -> dict[str, Any]:
     }
 
 
+async def recorded(runtime: Runtime, order: Order, directory: Path) -> list[str]:
+    """The ids of the steps whose results are on disk."""
+    operations = await runtime.store.operations.list(order["thread"])
+    return [one.id for one in operations if one.kind == "step" and one.state == "succeeded"]
+
+
 async def race(runtime: Runtime, order: Order, directory: Path) -> list[dict[str, Any]]:
     """Answer one thread after the other with `verb`, each at the moment when the other process does."""
     told = []
@@ -221,4 +229,5 @@ JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "dispatch": dispatch,
     "carry_on": carry_on,
     "race": race,
+    "recorded": recorded,
 }

@@ -1,0 +1,157 @@
+"""Graphs as LangGraph's users write them; nothing in them is made for this runtime but a durable step here and there.
+
+What a node has done is a line in the file `STANDFAST_TEST_LOG`.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from typing import Annotated, Any, Literal, TypedDict
+
+import anyio
+from langchain.agents import create_agent
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.tools import tool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, Send, interrupt
+
+from standfast.graph import durable_step
+from tests.crash.support.scripted_model import ScriptedModel, call, script
+
+
+def log(what: str) -> None:
+    with open(os.environ["STANDFAST_TEST_LOG"], "a") as file:
+        file.write(what + "\n")
+
+
+# -- a router with parallel branches, that meet in a node which asks
+
+
+class Ticket(TypedDict, total=False):
+    text: str
+    notes: Annotated[list[str], operator.add]
+    answer: str
+
+
+@durable_step
+async def look_up(source: str, text: str) -> str:
+    await anyio.sleep(0.01)
+    log(f"{source} looked up")
+    return f"{source} knows {text}"
+
+
+def classify(state: Ticket) -> list[Literal["billing", "history"]]:
+    return ["billing", "history"] if "money" in state["text"] else ["history"]
+
+
+async def billing(state: Ticket) -> Ticket:
+    return {"notes": [await look_up("billing", state["text"])]}
+
+
+async def history(state: Ticket) -> Ticket:
+    return {"notes": [await look_up("history", state["text"])]}
+
+
+def reply(state: Ticket) -> Ticket:
+    draft = "; ".join(sorted(state["notes"]))
+    return {"answer": f"{draft}; {interrupt({'draft': draft})}"}
+
+
+def router() -> Any:
+    graph = StateGraph(Ticket)
+    graph.add_node("billing", billing)
+    graph.add_node("history", history)
+    graph.add_node("reply", reply, defer=True)
+    graph.add_conditional_edges(START, classify)
+    graph.add_edge("billing", "reply")
+    graph.add_edge("history", "reply")
+    graph.add_edge("reply", END)
+    return graph
+
+
+# -- map and reduce by Send
+
+
+class Pages(TypedDict, total=False):
+    pages: list[str]
+    counts: Annotated[list[tuple[str, int]], operator.add]
+    total: int
+
+
+class Page(TypedDict):
+    page: str
+
+
+@durable_step(name="count the words")
+def count(page: str) -> int:
+    log(f"counted {page}")
+    return len(page.split())
+
+
+async def count_page(state: Page) -> Pages:
+    return {"counts": [(state["page"], await count(state["page"]))]}
+
+
+async def reduce(state: Pages) -> Pages:
+    return {"total": sum(number for _, number in state["counts"])}
+
+
+def map_reduce() -> Any:
+    graph = StateGraph(Pages)
+    graph.add_node("count_page", count_page)
+    graph.add_node("reduce", reduce)
+    graph.add_conditional_edges(START, lambda state: [Send("count_page", {"page": one}) for one in state["pages"]])
+    graph.add_edge("count_page", "reduce")
+    graph.add_edge("reduce", END)
+    return graph
+
+
+# -- a supervisor over two of LangChain's agents, one of which asks before it acts
+
+
+@durable_step
+async def reserve(what: str, where: str) -> str:
+    log(f"booked {what} {where}")
+    return f"{what} {where} is booked"
+
+
+@tool
+async def book_flight(where: str) -> str:
+    """Book a flight."""
+    return await reserve("flight", where)
+
+
+@tool
+async def book_hotel(where: str) -> str:
+    """Book a hotel."""
+    return await reserve("hotel", where)
+
+
+class Trip(MessagesState, total=False):
+    where: str
+
+
+def supervise(state: Trip) -> Command[Literal["flights", "hotels", "__end__"]]:
+    said = [one.text for one in state["messages"] if isinstance(one, AIMessage)]
+    where = state["where"]
+    if "hotel done" in said:
+        return Command(goto=END)
+    if "flight done" in said:
+        request = script([call("book_hotel", where=where)], "hotel done")
+        return Command(goto="hotels", update={"messages": [HumanMessage(request)]})
+    request = script([call("book_flight", where=where)], "flight done")
+    return Command(goto="flights", update={"messages": [HumanMessage(request)]})
+
+
+def supervisor() -> Any:
+    asking = HumanInTheLoopMiddleware(interrupt_on={"book_flight": True})
+    graph = StateGraph(Trip)
+    graph.add_node("supervisor", supervise)
+    graph.add_node("flights", create_agent(ScriptedModel(), [book_flight], middleware=[asking], name="flights"))
+    graph.add_node("hotels", create_agent(ScriptedModel(), [book_hotel], name="hotels"))
+    graph.add_edge(START, "supervisor")
+    graph.add_edge("flights", "supervisor")
+    graph.add_edge("hotels", "supervisor")
+    return graph
