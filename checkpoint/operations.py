@@ -6,14 +6,17 @@ each; what has been recorded once is never overwritten.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from psycopg.rows import DictRow
 
+from standfast.checkpoint.audit import Audit, Refusal
 from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.errors import NotGranted
 from standfast.checkpoint.lease import Lease, worker_name
 from standfast.checkpoint.outbox import Outbox
 from standfast.checkpoint.outgoing import Messages
@@ -99,6 +102,7 @@ class Operations:
         self._database = database
         self._sealer = sealer
         self._outbox = outbox
+        self._audit = Audit(database)
 
     def messages(self, call: Call, thread_id: str) -> Messages:
         """What an attempt at `call` sends, to be handed to `transact` or `finish`."""
@@ -112,7 +116,8 @@ class Operations:
         Raises `NotGranted`, `OperationMismatch` (the id was recorded for another call) and `LeaseLost`.
         """
         params = self._begin_params(lease, call, needs_grant, policy_version)
-        row = await self._database.fetch_one(_SQL["begin"], params)
+        async with self._audited(lease, call):
+            row = await self._database.fetch_one(_SQL["begin"], params)
         assert row is not None
         return self._begun(lease, call, row)
 
@@ -155,7 +160,17 @@ class Operations:
             await conn.execute(_SQL["finish"], end)
             return begun, result
 
-        return await self._database.run(work)
+        async with self._audited(lease, call):
+            return await self._database.run(work)
+
+    @asynccontextmanager
+    async def _audited(self, lease: Lease, call: Call) -> AsyncIterator[None]:
+        """A call that was refused for want of a grant is in the audit."""
+        try:
+            yield
+        except NotGranted:
+            await self._audit.refused(Refusal(lease.thread_id, NotGranted.__name__, operation_id=call.id))
+            raise
 
     def _begin_params(self, lease: Lease, call: Call, needs_grant: bool, policy_version: str | None) -> dict[str, Any]:
         at = ("operations", lease.thread_id, call.id, "arguments")

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from standfast.checkpoint.approvals import Approvals
+from standfast.checkpoint.audit import Audit
 from standfast.checkpoint.codec import Codec
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.events import Events
+from standfast.checkpoint.groups import Groups
 from standfast.checkpoint.memory import Memory
 from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.outbox import Outbox
@@ -32,6 +34,8 @@ class Store:
     events: Events
     run_events: RunEvents
     documents: Documents
+    groups: Groups
+    audit: Audit
     memory: Memory
     outbox: Outbox
 
@@ -50,6 +54,8 @@ class Store:
             Events(database, sealer),
             RunEvents(database, sealer),
             Documents(database),
+            Groups(database),
+            Audit(database),
             Memory(database, sealer),
             outbox,
         )

@@ -20,7 +20,9 @@ from langgraph.types import StateSnapshot
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.audit import Anchor, Entry, Verification
 from standfast.checkpoint.fleet import Unserved, WorkerRow
+from standfast.checkpoint.groups import Member
 from standfast.checkpoint.listing import OpenWait, RunRow
 from standfast.checkpoint.outbox import Delivery, Message
 from standfast.checkpoint.run_events import RunEvent
@@ -117,6 +119,26 @@ class Runtime(AsyncRuntime):
     def unserved(self) -> Sequence[Unserved]:
         """Blocking twin of `aunserved`."""
         return self._wait(self.aunserved)
+
+    def audit(self, thread_id: object) -> Sequence[Entry]:
+        """Blocking twin of `aaudit`."""
+        return self._wait(self.aaudit, thread_id)
+
+    def verify_audit(self, *, expected: Anchor | None = None) -> Verification:
+        """Blocking twin of `averify_audit`."""
+        return self._wait(lambda: self.averify_audit(expected=expected))
+
+    def anchor_audit(self) -> Anchor | None:
+        """Blocking twin of `aanchor_audit`."""
+        return self._wait(self.aanchor_audit)
+
+    def set_member(self, group: str, principal: str, **options: Any) -> bool:
+        """Blocking twin of `aset_member`."""
+        return self._wait(lambda: self.aset_member(group, principal, **options))
+
+    def members(self, group: str | None = None, **options: Any) -> Sequence[Member]:
+        """Blocking twin of `amembers`."""
+        return self._wait(lambda: self.amembers(group, **options))
 
     def retry(self, thread_id: object) -> Thread:
         """Blocking twin of `aretry`."""

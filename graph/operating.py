@@ -11,7 +11,9 @@ from datetime import datetime
 from typing import Final
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.audit import Anchor, Entry, Verification
 from standfast.checkpoint.fleet import Fleet, Unserved, WorkerRow
+from standfast.checkpoint.groups import Member
 from standfast.checkpoint.lease import Lease, break_lease, claim, leave, release
 from standfast.checkpoint.listing import Listing, OpenWait, RunRow
 from standfast.checkpoint.run_events import RunEvent
@@ -19,6 +21,7 @@ from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status, Thread
 from standfast.checkpoint.waits import Kind
 from standfast.graph.door import text_of, thread_id_of
+from standfast.tools.principals import Principal
 
 _CANCELLED: Final = "cancelled on request"
 FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
@@ -73,6 +76,34 @@ class Operators:
     async def aunserved(self) -> Sequence[Unserved]:
         """Due runs that wait for a worker with their graph and version, while there is none."""
         return await Fleet(self.store.database).unserved()
+
+    # -- audit and groups
+
+    async def aaudit(self, thread_id: object) -> Sequence[Entry]:
+        """What the audit tells of one thread, oldest first; of a thread that was erased too."""
+        return [one async for one in self.store.audit.entries(thread_id_of(thread_id))]
+
+    async def averify_audit(self, *, expected: Anchor | None = None) -> Verification:
+        """Recompute the whole audit; `expected` is an anchor that was kept elsewhere."""
+        return await self.store.audit.verify(expected=expected)
+
+    async def aanchor_audit(self) -> Anchor | None:
+        """Anchor what is new in the audit, as workers do every minute; None if nothing is."""
+        return await self.store.audit.anchor()
+
+    async def aset_member(
+        self, group: str, principal: str, *, member: bool = True, tenant: str = "default", by: Principal
+    ) -> bool:
+        """Put somebody into a group, or take him out; False if nothing changed by that."""
+        named = {"group": group, "principal": principal, "tenant": tenant}
+        names = {what: text_of(name, f"name of the {what}") for what, name in named.items()}
+        return await self.store.groups.set(
+            names["group"], names["principal"], tenant=names["tenant"], member=member, by=by.name
+        )
+
+    async def amembers(self, group: str | None = None, *, tenant: str = "default") -> Sequence[Member]:
+        """Who is in one group, or in all."""
+        return await self.store.groups.list(group, tenant=tenant)
 
     # -- interventions
 

@@ -44,6 +44,7 @@ from standfast.graph.operating import FINAL, Operators
 from standfast.graph.outgoing import Outgoing
 from standfast.graph.parts import Listened, Mode, Parts
 from standfast.graph.recorder import OnEvent
+from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
 from standfast.graph.timeline import Timeline, read_timeline
 from standfast.graph.worker import Worker, WorkerOptions
@@ -458,8 +459,12 @@ class AsyncRuntime(Operators, Outgoing):
     # -- deciding, answering, telling
 
     async def aprincipal(self, as_: Principal | None = None, *, token: str | None = None) -> Principal:
-        """Who acts, as this runtime believes it. Raises `NotAuthenticated` and `AuthenticatorUnavailable`."""
-        return await self.identity.who(as_, token)
+        """Who acts, as this runtime believes it, with the groups that the database knows him in.
+
+        Raises `NotAuthenticated` and `AuthenticatorUnavailable`.
+        """
+        who = await self.identity.who(as_, token)
+        return replace(who, groups=who.groups | await self.store.groups.of(who.name, tenant=who.tenant))
 
     async def adecide(
         self,
@@ -475,20 +480,22 @@ class AsyncRuntime(Operators, Outgoing):
 
         An edit says all arguments, or changes to the proposed ones; it counts as the editor's approval of the result.
         """
-        who = await self.aprincipal(as_, token=token)
-        return await deciding.decide(
-            self.store, self._operations, approval_id, said, as_=who, thread_id=thread_id, seen_digest=seen_digest
-        )
+        async with audited(self.store, Attempted(approval_id, decision=said.verb, digest=seen_digest)) as attempted:
+            attempted.by = who = await self.aprincipal(as_, token=token)
+            return await deciding.decide(
+                self.store, self._operations, approval_id, said, as_=who, thread_id=thread_id, seen_digest=seen_digest
+            )
 
     async def aanswer(
         self, thread_id: object, answer: Any, *, as_: Principal | None = None, token: str | None = None
     ) -> None:
         """Record an answer as `aresume` does; nothing is driven, unless a driver died before it wrote its question."""
         thread = thread_id_of(thread_id)
-        who = await self.aprincipal(as_, token=token)
-        if (await self.store.threads.get(thread)).status is Status.QUEUED:
-            await self.acarry_on(thread)
-        await deciding.answer(self.store, self._operations, thread, answer, who)
+        async with audited(self.store, Attempted(thread_id=thread)) as attempted:
+            attempted.by = who = await self.aprincipal(as_, token=token)
+            if (await self.store.threads.get(thread)).status is Status.QUEUED:
+                await self.acarry_on(thread)
+            await deciding.answer(self.store, self._operations, thread, answer, who)
 
     async def aemit(
         self,

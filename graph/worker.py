@@ -30,6 +30,7 @@ from standfast.tools.channels import Channel
 from standfast.tools.dispatcher import Dispatcher
 
 SWEEP_SECONDS: Final = 0.5
+ANCHOR_SECONDS: Final = 60.0  # between two anchors of the audit
 _SEEN_EVERY: Final = 10  # sweeps between two signs of life
 _HEALTHY_SECONDS: Final = 5.0  # after a sweep that reached the database
 _SLOW_SECONDS: Final = 2.0  # a statement that takes longer is asked what it waits for
@@ -94,6 +95,7 @@ class Worker:
         graphs = tuple(dict.fromkeys([*own, *taken_over]))
         self._database = runtimes[0].store.database
         self._events = runtimes[0].store.events
+        self._audit = runtimes[0].store.audit
         self._threads = runtimes[0].store.threads
         self._fleet = Fleet(self._database)
         channels = {one.name: one for runtime in runtimes for one in runtime.channels}
@@ -146,6 +148,7 @@ class Worker:
                     await self._watched(self._fleet.register(self._me))
                     await self._watched(self._fleet.forget_dead())
                     await self._watched(self._events.drop_expired())
+                    await self._watched(self._anchor())
                 await self._watched(self._fleet.sweep(self._me.graphs))
                 count += 1
                 self._sign_of_health()
@@ -154,6 +157,12 @@ class Worker:
             except Exception:  # noqa: BLE001 - the sweep goes on, it is what recovers everything else
                 _LOG.exception("the sweep failed")
             await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _anchor(self) -> None:
+        """Anchor the audit; the log is a place to keep its hash that no writer of the database reaches."""
+        anchor = await self._audit.anchor(seconds=ANCHOR_SECONDS)
+        if anchor is not None:
+            _LOG.info("audit anchor %d:%s", anchor.number, anchor.hash)
 
     async def _watched(self, work: Awaitable[T]) -> T:
         """What `work` returns; while it does not come back, the log says why."""
