@@ -12,13 +12,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.differences import Change, differences
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Call
 from standfast.checkpoint.outbox import NewMessage, Outbox, message_id
@@ -27,56 +28,102 @@ from standfast.checkpoint.statements import statements
 
 _SQL = statements("approvals")
 
-Verb = Literal["approve", "reject", "edit"]
+Verb = Literal["approve", "reject", "edit", "respond", "withdraw"]
+VERBS: Final[tuple[Verb, ...]] = ("approve", "reject", "edit", "respond")
+State = Literal["open", "approved", "rejected", "answered", "edited", "expired", "withdrawn"]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Under what terms people decide: those of the policy's rule when the question is opened.
+
+    `required` different people must approve, of `group` if one is named; `approvers` are its members then, None if
+    only people's own claims tell. With `edit_needs_another` somebody other than the editor must approve an edit.
+    """
+
+    policy_version: str
+    valid: timedelta
+    required: int = 1
+    group: str | None = None
+    approvers: tuple[str, ...] | None = None
+    requester_may_decide: bool = True
+    edit_needs_another: bool = False
+    reason_required: bool = False
+    allowed: tuple[Verb, ...] = VERBS
+    remind_after: timedelta | None = None
 
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: a call that wants to be executed, and how it is shown."""
+    """What is asked: a call that wants to be executed, and how it is shown.
+
+    `proposed` are the arguments as the agent proposed them, `editor` is whose edit the call shows, if anybody's.
+    """
 
     call: Call
+    operation_version: str
     round: int
-    policy_version: str
-    valid: timedelta
+    terms: Terms
     description: str
     failed_checks: tuple[str, ...]
     requested_by: str
+    proposed: Mapping[str, Any]
+    editor: str | None = None
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a person says to one approval. `id` is made before sending, so a repeat is recognised."""
+    """What a person says to one approval. `id` is made before sending, so a repeat is recognised.
+
+    `members` are those of the approval's group now; None lets those of then, or the principal's `groups`, tell.
+    """
 
     verb: Verb
     principal: str
     vouched: bool
     digest: str
+    groups: tuple[str, ...] = ()
+    members: tuple[str, ...] | None = None
     reason: str | None = None
     arguments: Mapping[str, Any] | None = None
     operation_digest: str | None = None
     new_digest: str | None = None
+    response: Any = None
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
 @dataclass(frozen=True)
 class Approval:
-    """One request for a person's decision, with the decision once there is one."""
+    """One request for people's decision, with the decision once there is one, and the votes so far."""
 
     id: str
     thread_id: str
+    tenant: str
     run_id: str
     operation_id: str
     operation: str
+    operation_version: str
     round: int
-    state: Literal["open", "approved", "rejected", "expired", "withdrawn"]
+    state: State
     digest: str
     policy_version: str
     arguments: Mapping[str, Any]
+    proposed: Mapping[str, Any]
     description: str
     failed_checks: tuple[str, ...]
     requested_by: str
     requested_at: datetime
     expires_at: datetime
+    required: int = 1
+    group: str | None = None
+    approvers: tuple[str, ...] | None = None
+    requester_may_decide: bool = True
+    edit_needs_another: bool = False
+    reason_required: bool = False
+    allowed: tuple[Verb, ...] = VERBS
+    editor: str | None = None
+    remind_at: datetime | None = None
+    votes: tuple[str, ...] = ()
     decided_at: datetime | None = None
     used_at: datetime | None = None
     decision: str | None = None
@@ -84,6 +131,12 @@ class Approval:
     vouched: bool | None = None
     self_approved: bool | None = None
     reason: str | None = None
+    response: Any = None
+
+    @property
+    def difference(self) -> list[Change]:
+        """What people have changed of what the agent proposed."""
+        return differences(self.proposed, self.arguments)
 
 
 def approval_id(thread_id: str, operation_id: str, round_: int) -> str:
@@ -105,16 +158,19 @@ class Approvals:
         The message that tells of it is written in the same transaction.
         An earlier round of the operation that is still open is withdrawn: one question at a time.
         """
-        call = request.call
+        call, terms = request.call, request.terms
         identifier = approval_id(lease.thread_id, call.id, request.round)
         try:
             return await self.get(identifier)
         except errors.UnknownApproval:
             pass
-        clock = await self._database.fetch_one(_SQL["now"])
-        assert clock is not None
-        expires_at = clock["now"] + request.valid
-        shown = {"description": request.description, "failed_checks": list(request.failed_checks)}
+        now = await self._database.clock()
+        expires_at = now + terms.valid
+        shown = {
+            "description": request.description,
+            "failed_checks": list(request.failed_checks),
+            "proposed": dict(request.proposed),
+        }
         params = {
             "thread": lease.thread_id,
             "epoch": lease.epoch,
@@ -122,6 +178,7 @@ class Approvals:
             "run": call.run_id,
             "operation_id": call.id,
             "operation": call.name,
+            "operation_version": request.operation_version,
             "namespace": call.namespace,
             "turn": call.turn,
             "index": call.index,
@@ -129,14 +186,21 @@ class Approvals:
             "round": request.round,
             "digest": digest(expires_at),
             "operation_digest": call.digest,
-            "policy_version": request.policy_version,
-            "arguments": self._sealer.seal(
-                dict(call.arguments), at=("operations", lease.thread_id, call.id, "arguments")
-            ),
+            "policy_version": terms.policy_version,
+            "required": terms.required,
+            "group": terms.group,
+            "approvers": None if terms.approvers is None else list(terms.approvers),
+            "requester_may_decide": terms.requester_may_decide,
+            "edit_needs_another": terms.edit_needs_another,
+            "reason_required": terms.reason_required,
+            "allowed": list(terms.allowed),
+            "editor": request.editor,
+            "arguments": self._seal_for_operation(lease.thread_id, call.id, call.arguments),
             "approval_arguments": self._seal(lease.thread_id, identifier, "arguments", dict(call.arguments)),
             "request": self._seal(lease.thread_id, identifier, "request", shown),
             "requested_by": request.requested_by,
             "expires_at": expires_at,
+            "remind_at": None if terms.remind_after is None else now + terms.remind_after,
         }
 
         told = self._outbox.send(lease.thread_id, call.run_id, [self._opened(lease, identifier, request, expires_at)])
@@ -179,54 +243,101 @@ class Approvals:
     async def decide(self, approval: Approval, decision: Decision) -> Approval:
         """Decide, once. The decision and the wake-up are one transaction; no lease is needed.
 
-        Raises `AlreadyDecided` (with what was decided, and by whom), `ApprovalExpired`, `DigestMismatch`.
+        An approval that needs more votes comes back open. Raises `AlreadyDecided` (with what was decided, and by
+        whom), `AlreadyVoted`, `ApprovalExpired`, `DigestMismatch` (with the difference), `NotPermitted`,
+        `InvalidRequest` without a reason where one is required.
         """
-        thread, identifier = approval.thread_id, approval.id
-        edited = decision.arguments is not None
-        params = {
+        row = await self._database.fetch_one(_SQL["decide"], self._decision_params(approval, decision))
+        assert row is not None
+        if row["verdict"] == "unknown":
+            raise errors.UnknownApproval(f"there is no approval {approval.id!r}", approval_id=approval.id)
+        current = await self.get(approval.id)
+        if row["verdict"] not in ("done", "counted", "again"):
+            await self._refuse(row["verdict"], current, decision)
+        reach("approval.decided")
+        return current
+
+    def _decision_params(self, approval: Approval, decision: Decision) -> dict[str, Any]:
+        thread, identifier, edited = approval.thread_id, approval.id, decision.arguments
+        at = ("decisions", thread, identifier, decision.id)
+        return {
             "id": identifier,
             "decision_id": decision.id,
             "decision": decision.verb,
             "principal": decision.principal,
             "vouched": decision.vouched,
+            "groups": list(decision.groups),
+            "members": None if decision.members is None else list(decision.members),
             "seen": decision.digest,
             "reason": decision.reason,
-            "arguments": self._seal(thread, identifier, "arguments", dict(decision.arguments or {}))
-            if edited
-            else None,
+            "response": None
+            if decision.verb != "respond"
+            else self._sealer.seal(decision.response, at=(*at, "response"), where="response"),
+            "arguments": None if edited is None else self._sealer.seal(dict(edited), at=(*at, "arguments")),
+            "approval_arguments": None if edited is None else self._seal(thread, identifier, "arguments", dict(edited)),
+            "operation_arguments": None
+            if edited is None
+            else self._seal_for_operation(thread, approval.operation_id, edited),
             "operation_digest": decision.operation_digest,
             "digest": decision.new_digest,
         }
-        row = await self._database.fetch_one(_SQL["decide"], params)
-        assert row is not None
-        verdict = row["verdict"]
-        if verdict == "unknown":
-            raise errors.UnknownApproval(f"there is no approval {identifier!r}", approval_id=identifier)
-        current = await self.get(identifier)
+
+    async def _refuse(self, verdict: str, current: Approval, decision: Decision) -> None:
+        known = {"approval_id": current.id, "thread_id": current.thread_id}
+        name = f"approval {current.id!r}"
         if verdict == "expired":
             raise errors.ApprovalExpired(
-                f"approval {identifier!r} expired at {current.expires_at:%Y-%m-%d %H:%M} UTC and counts as "
-                "rejected; nothing was executed",
-                approval_id=identifier,
+                f"{name} expired at {current.expires_at:%Y-%m-%d %H:%M} UTC and counts as rejected; nothing was "
+                "executed",
+                **known,
+            )
+        if verdict == "voted":
+            raise errors.AlreadyVoted(
+                f"{decision.principal!r} has approved {name} before; it has {len(current.votes)} of "
+                f"{current.required} votes, and one person has one",
+                decision=current.state,
+                by=decision.principal,
+                **known,
             )
         if verdict == "decided":
+            row = await self._database.fetch_one(_SQL["successor"], {"id": current.id})
+            by = f" by {current.decided_by}" if current.decided_by else ""
+            again = f"; it was asked again as {row['id']!r}" if row is not None else ""
             raise errors.AlreadyDecided(
-                f"approval {identifier!r} is already {current.state}"
-                + (f" by {current.decided_by}" if current.decided_by else "")
-                + "; nothing was changed",
-                approval_id=identifier,
+                f"{name} is already {current.state}{by}; nothing was changed{again}",
                 decision=current.decision or current.state,
                 by=current.decided_by,
+                successor=None if row is None else row["id"],
+                **known,
             )
         if verdict == "stale":
-            raise errors.DigestMismatch(
-                f"approval {identifier!r} is now for {current.digest[:12]}, not for {decision.digest[:12]} that "
-                "this decision saw; look at it again",
-                approval_id=identifier,
-                digest=current.digest,
-            )
-        reach("approval.decided")
-        return current
+            await self._refuse_stale(current, decision.digest)
+        if verdict == "no_reason":
+            raise errors.InvalidRequest(f"a decision about {name} needs a reason; it stays open", **known)
+        why = {
+            "not_allowed": f"it cannot be decided by {decision.verb!r}, only by {', '.join(current.allowed)}",
+            "not_a_member": f"{decision.principal!r} is not in the group {current.group!r}",
+            "requester": f"{decision.principal!r} made the request, and somebody else must decide",
+            "editor": f"{decision.principal!r} made the edit, and somebody else must approve it",
+        }[verdict]
+        raise errors.NotPermitted(f"{name} stays open: {why}", why=verdict, by=decision.principal, **known)
+
+    async def _refuse_stale(self, current: Approval, seen: str) -> None:
+        row = await self._database.fetch_one(_SQL["by_digest"], {"thread": current.thread_id, "digest": seen})
+        difference: list[Change] = []
+        if row is None:
+            what = "nothing that was shown for this thread had that digest"
+        else:
+            other = await self.get(row["id"])
+            difference = differences(_bound(other), _bound(current))
+            what = "since then changed: " + "; ".join(map(str, difference))
+        raise errors.DigestMismatch(
+            f"approval {current.id!r} is for {current.digest[:12]}, not for {seen[:12]} that this decision saw; "
+            f"{what}; look at it again",
+            approval_id=current.id,
+            digest=current.digest,
+            difference=difference,
+        )
 
     async def withdraw(self, lease: Lease, identifier: str) -> None:
         """Close a request that is asked again under another id."""
@@ -257,26 +368,43 @@ class Approvals:
     def _seal(self, thread_id: str, identifier: str, column: str, value: Any) -> bytes:
         return self._sealer.seal(value, at=("approvals", thread_id, identifier, column))
 
+    def _seal_for_operation(self, thread_id: str, operation_id: str, arguments: Mapping[str, Any]) -> bytes:
+        return self._sealer.seal(dict(arguments), at=("operations", thread_id, operation_id, "arguments"))
+
     def _approval(self, row: DictRow) -> Approval:
         thread, identifier = row["thread_id"], row["id"]
         at = ("approvals", thread, identifier)
         shown = self._sealer.unseal(row["request"], at=(*at, "request"))
+        response = row["response"]
         return Approval(
             id=identifier,
             thread_id=thread,
+            tenant=row["tenant"],
             run_id=row["run"],
             operation_id=row["operation_id"],
             operation=row["operation"],
+            operation_version=row["operation_version"],
             round=row["round"],
             state=row["state"],
             digest=row["digest"],
             policy_version=row["policy_version"],
             arguments=self._sealer.unseal(row["arguments"], at=(*at, "arguments")),
+            proposed=shown["proposed"],
             description=shown["description"],
             failed_checks=tuple(shown["failed_checks"]),
             requested_by=row["requested_by"],
             requested_at=row["requested_at"],
             expires_at=row["expires_at"],
+            required=row["required"],
+            group=row["group_name"],
+            approvers=None if row["approvers"] is None else tuple(row["approvers"]),
+            requester_may_decide=row["requester_may_decide"],
+            edit_needs_another=row["edit_needs_another"],
+            reason_required=row["reason_required"],
+            allowed=tuple(row["allowed"]),
+            editor=row["editor"],
+            remind_at=row["remind_at"],
+            votes=tuple(row["votes"] or ()),
             decided_at=row["decided_at"],
             used_at=row["used_at"],
             decision=row["decision"],
@@ -284,4 +412,18 @@ class Approvals:
             vouched=row["vouched"],
             self_approved=row["self_approved"],
             reason=row["reason"],
+            response=None
+            if response is None
+            else self._sealer.unseal(response, at=("decisions", thread, identifier, row["decision_id"], "response")),
         )
+
+
+def _bound(approval: Approval) -> dict[str, Any]:
+    """What an approval's digest covers, as far as it can differ within a thread."""
+    return {
+        "operation": approval.operation,
+        "version": approval.operation_version,
+        "policy": approval.policy_version,
+        "expires_at": approval.expires_at.isoformat(),
+        **{f"arguments.{name}": value for name, value in approval.arguments.items()},
+    }

@@ -11,6 +11,7 @@ StandfastError
 │   ├── ModelNotConfigured          the model's name or provider cannot be used
 │   ├── InvalidOperation            an operation's declaration is not usable
 │   ├── DuplicateOperation          two operations with one name
+│   ├── InvalidPolicy               a policy for approvals that is not usable
 │   ├── UnknownOperation            a name that no operation has
 │   └── UnregisteredType            the state schema reaches a type that the codec does not know
 ├── InvalidRequest                  bad input, refused at the door: nothing was done
@@ -25,6 +26,8 @@ StandfastError
 ├── NothingToAnswer                 an answer while no question is open
 ├── ThreadBusy                      new input while a run of the thread is unfinished
 ├── AlreadyDecided                  the approval has been decided before
+│   └── AlreadyVoted                this person has voted, and more votes are needed
+├── NotPermitted                    this principal may not decide this, or not so
 ├── ApprovalExpired                 the approval's time is over
 ├── DigestMismatch                  what was decided is not what is open
 ├── AlreadyFinished                 the run has ended
@@ -128,6 +131,10 @@ class DuplicateOperation(ConfigurationError):
     """Two operations have one name."""
 
 
+class InvalidPolicy(ConfigurationError):
+    """A policy for approvals that is not usable; `file` and `line` say where, if a file holds it."""
+
+
 class UnknownOperation(ConfigurationError):
     """No operation has this name."""
 
@@ -184,6 +191,14 @@ class ThreadBusy(StandfastError):
 
 class AlreadyDecided(StandfastError):
     """The approval has been decided before; `decision` and `by` say what and by whom."""
+
+
+class AlreadyVoted(AlreadyDecided):
+    """One person has one vote, and this one has given it; the approval is still open."""
+
+
+class NotPermitted(StandfastError):
+    """This principal may not decide this approval, or not in this way; `why` says which rule forbids it."""
 
 
 class ApprovalExpired(StandfastError):

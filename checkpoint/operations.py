@@ -48,6 +48,20 @@ class Call:
 
 
 @dataclass(frozen=True)
+class Grant:
+    """The grant that an attempt must use: of this approval, for this digest; `approval` None is none at all.
+
+    `required` votes are needed, of `members` as they are now; None lets the voters' own claims tell.
+    """
+
+    approval: str | None = None
+    digest: str | None = None
+    policy_version: str | None = None
+    required: int = 1
+    members: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
 class Begun:
     """What beginning an attempt found: `executing` means go on, anything else is the recorded end."""
 
@@ -108,14 +122,12 @@ class Operations:
         """What an attempt at `call` sends, to be handed to `transact` or `finish`."""
         return Messages(self._outbox, thread_id, call.run_id, (call.id,))
 
-    async def begin(
-        self, lease: Lease, call: Call, *, needs_grant: bool = False, policy_version: str | None = None
-    ) -> Begun:
-        """Record that an attempt begins, checking and consuming the grant in the same transaction.
+    async def begin(self, lease: Lease, call: Call, *, grant: Grant | None = None) -> Begun:
+        """Record that an attempt begins, checking and consuming the grant, if one is needed, in the same transaction.
 
         Raises `NotGranted`, `OperationMismatch` (the id was recorded for another call) and `LeaseLost`.
         """
-        params = self._begin_params(lease, call, needs_grant, policy_version)
+        params = self._begin_params(lease, call, grant)
         async with self._audited(lease, call):
             row = await self._database.fetch_one(_SQL["begin"], params)
         assert row is not None
@@ -127,8 +139,7 @@ class Operations:
         call: Call,
         effect: Callable[[Connection, int], Awaitable[Any]],
         *,
-        needs_grant: bool = False,
-        policy_version: str | None = None,
+        grant: Grant | None = None,
         messages: Messages | None = None,
     ) -> tuple[Begun, Any]:
         """Begin, effect, messages and end in one transaction: (what beginning found, the effect's result).
@@ -136,7 +147,7 @@ class Operations:
         What the effect raises rolls everything back and comes out as it is. The connection is inside a
         transaction block, in which psycopg refuses `commit`.
         """
-        params = self._begin_params(lease, call, needs_grant, policy_version)
+        params = self._begin_params(lease, call, grant)
 
         async def work(conn: Connection) -> tuple[Begun, Any]:
             row = await (await conn.execute(_SQL["begin"], params)).fetchone()
@@ -172,7 +183,8 @@ class Operations:
             await self._audit.refused(Refusal(lease.thread_id, NotGranted.__name__, operation_id=call.id))
             raise
 
-    def _begin_params(self, lease: Lease, call: Call, needs_grant: bool, policy_version: str | None) -> dict[str, Any]:
+    def _begin_params(self, lease: Lease, call: Call, grant: Grant | None) -> dict[str, Any]:
+        used = grant or Grant()
         at = ("operations", lease.thread_id, call.id, "arguments")
         return {
             "thread": lease.thread_id,
@@ -188,8 +200,12 @@ class Operations:
             "digest": call.digest,
             "arguments": self._sealer.seal(dict(call.arguments), at=at),
             "worker": worker_name(),
-            "needs_grant": needs_grant,
-            "policy_version": policy_version,
+            "needs_grant": grant is not None,
+            "approval": used.approval,
+            "granted": used.digest,
+            "policy_version": used.policy_version,
+            "required": used.required,
+            "members": None if used.members is None else list(used.members),
         }
 
     def _begun(self, lease: Lease, call: Call, row: DictRow) -> Begun:

@@ -32,3 +32,4 @@ class Settings(BaseSettings):
     oidc_groups_claim: str = Field("groups", description="Which claim lists the person's groups; dots lead inside")
     token: SecretStr | None = Field(None, description="The token of whoever uses the command line")
     token_file: Path | None = Field(None, description="A file with it")
+    policy_file: Path | None = Field(None, description="YAML or TOML file that says who decides about which calls")

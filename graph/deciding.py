@@ -16,8 +16,9 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval, Decision
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.waits import Wait
-from standfast.graph.accepting import principal_of
-from standfast.graph.door import Said, decision_of, text_of
+from standfast.graph.answers import Said, decision_of
+from standfast.graph.door import text_of
+from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.digests import approval_digest, call_digest
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
@@ -29,7 +30,8 @@ async def decide(
     approval_id: str,
     said: Said,
     *,
-    as_: Principal | None = None,
+    policy: ApprovalPolicy,
+    as_: Principal,
     thread_id: str | None = None,
     seen_digest: str | None = None,
 ) -> Approval:
@@ -37,13 +39,17 @@ async def decide(
     approval = await store.approvals.get(approval_id)
     if thread_id is not None and approval.thread_id != thread_id:
         raise errors.UnknownApproval(f"thread {thread_id!r} has no approval {approval_id!r}", approval_id=approval_id)
-    principal = principal_of(as_)
+    if as_.tenant != approval.tenant:
+        raise errors.UnknownApproval(f"there is no approval {approval_id!r}", approval_id=approval_id)
     decision = Decision(
         verb=said.verb,
-        principal=principal.name,
-        vouched=principal.on_word,
+        principal=as_.name,
+        vouched=as_.on_word,
         digest=seen_digest or approval.digest,
+        groups=tuple(sorted(as_.groups)),
+        members=policy.members(approval.group),
         reason=None if said.reason is None else text_of(said.reason, "reason"),
+        response=text_of(said.response, "response") if isinstance(said.response, str) else said.response,
     )
     if said.verb == "edit":
         decision = _edited(operations, approval, decision, _whole(approval, said))
@@ -68,11 +74,11 @@ def _edited(operations: Registry | None, approval: Approval, decision: Decision,
         arguments=arguments,
         operation_digest=call_digest(operation.name, arguments),
         new_digest=approval_digest(
-            tenant="default",
+            tenant=approval.tenant,
             thread_id=approval.thread_id,
             operation_id=approval.operation_id,
             operation=operation.name,
-            operation_version=operation.version,
+            operation_version=approval.operation_version,
             arguments=arguments,
             policy_version=approval.policy_version,
             expires_at=approval.expires_at,
@@ -80,14 +86,22 @@ def _edited(operations: Registry | None, approval: Approval, decision: Decision,
     )
 
 
-async def answer(store: Store, operations: Registry | None, thread_id: str, given: Any, as_: Principal | None) -> None:
+async def answer(
+    store: Store,
+    operations: Registry | None,
+    thread_id: str,
+    given: Any,
+    *,
+    policy: ApprovalPolicy,
+    as_: Principal,
+) -> None:
     """Record an answer to the one open question, or a map of question ids to answers."""
     if isinstance(given, Command):
         given = given.resume
     waits = {one.id: one for one in await _open_questions(store, thread_id)}
     if isinstance(given, Mapping) and given and given.keys() <= waits.keys():
         for identifier, value in given.items():
-            await _answer_one(store, operations, waits[identifier], value, thread_id, as_)
+            await _answer_one(store, operations, waits[identifier], value, thread_id, policy, as_)
         return
     if not waits:
         known = await store.threads.get(thread_id)
@@ -101,7 +115,7 @@ async def answer(store: Store, operations: Registry | None, thread_id: str, give
             thread_id=thread_id,
             questions=tuple(sorted(waits)),
         )
-    await _answer_one(store, operations, next(iter(waits.values())), given, thread_id, as_)
+    await _answer_one(store, operations, next(iter(waits.values())), given, thread_id, policy, as_)
 
 
 async def _open_questions(store: Store, thread_id: str) -> list[Wait]:
@@ -112,11 +126,20 @@ async def _open_questions(store: Store, thread_id: str) -> list[Wait]:
 
 
 async def _answer_one(
-    store: Store, operations: Registry | None, wait: Wait, value: Any, thread_id: str, as_: Principal | None
+    store: Store,
+    operations: Registry | None,
+    wait: Wait,
+    value: Any,
+    thread_id: str,
+    policy: ApprovalPolicy,
+    as_: Principal,
 ) -> None:
     if wait.approval_id is not None:
         approval = await store.approvals.get(wait.approval_id)
         said = decision_of(value, approval)
-        await decide(store, operations, wait.approval_id, said, as_=as_, thread_id=thread_id)
+        seen = wait.request["approval"]["digest"]  # what this question showed
+        await decide(
+            store, operations, approval.id, said, policy=policy, as_=as_, thread_id=thread_id, seen_digest=seen
+        )
         return
-    await store.waits.answer(thread_id, wait.id, value, principal_of(as_).name)
+    await store.waits.answer(thread_id, wait.id, value, as_.name)

@@ -1,4 +1,4 @@
-"""What comes in from outside, made safe or refused: thread ids, requests, answers.
+"""What comes in from outside, made safe or refused: thread ids, requests, texts.
 
 Invariant: nothing has been done when something is refused here.
 """
@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from langchain_core.messages import HumanMessage
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.approvals import Approval, Verb
 from standfast.nodes.state import request_id
 
 MOST_CHARACTERS: Final = 1_000_000
@@ -80,51 +78,4 @@ def graph_input(request: object, run_id: str, *, takes_messages: bool) -> Any:
         return dict(request)
     raise errors.InvalidRequest(
         f"a request is text or a mapping of the graph's state fields, not {type(request).__name__}"
-    )
-
-
-@dataclass(frozen=True)
-class Said:
-    """A decision as it was said, before it is bound to anything."""
-
-    verb: Verb
-    reason: str | None = None
-    arguments: Mapping[str, Any] | None = None  # of an edit: all of them, what is not there is gone
-    changes: Mapping[str, Any] | None = None  # or of an edit: some of them, the others stay as they were proposed
-
-
-def decision_of(answer: object, approval: Approval) -> Said:
-    """Read an answer to an approval: LangChain's `{"decisions": [...]}` or one bare decision.
-
-    Free text never approves. Raises `InvalidRequest`; nothing was decided then, and the request stays open.
-    """
-    if isinstance(answer, Mapping) and "decisions" in answer:
-        decisions = answer["decisions"]
-        if not isinstance(decisions, list) or len(decisions) != 1:
-            raise _unusable("decisions must be a list of exactly one decision", approval)
-        answer = decisions[0]
-    if not isinstance(answer, Mapping) or not isinstance(answer.get("type"), str):
-        raise _unusable(f"{answer!r:.60} is not a decision", approval)
-    kind = answer["type"]
-    if kind == "approve":
-        return Said("approve")
-    if kind == "reject":
-        reason = answer.get("message", answer.get("reason"))
-        return Said("reject", reason=None if reason is None else str(reason))
-    if kind == "edit":
-        action = answer.get("edited_action")
-        if not isinstance(action, Mapping) or not isinstance(action.get("args"), Mapping):
-            raise _unusable("an edit needs edited_action with name and args", approval)
-        if action.get("name") != approval.operation:
-            raise _unusable(f"an edit cannot switch to another operation ({action.get('name')!r})", approval)
-        return Said("edit", arguments=action["args"])
-    raise _unusable(f"there is no decision {kind!r}; there are approve, edit, reject", approval)
-
-
-def _unusable(why: str, approval: Approval) -> errors.InvalidRequest:
-    return errors.InvalidRequest(
-        f"{why}; approval {approval.id!r} stays open: answer with "
-        '{"type": "approve"}, {"type": "reject", "message": ...} or '
-        '{"type": "edit", "edited_action": {"name": ..., "args": ...}}',
-        approval_id=approval.id,
     )

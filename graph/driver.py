@@ -33,6 +33,7 @@ from standfast.graph.parts import Mode, Parts
 from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
 from standfast.nodes.state import Outcome
+from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.drive import KEY, Drive
 from standfast.tools.ledger import Ledger
 
@@ -62,6 +63,7 @@ class Driver:
         control: RunControl | None = None,
         keep_on_error: bool = False,
         stream_models: bool = False,
+        policy: ApprovalPolicy | None = None,
     ) -> None:
         self._store = store
         self._keeper = keeper
@@ -91,6 +93,7 @@ class Driver:
             clock=store.database.clock,
             messages=messages,
             tell=self._events.add,
+            policy=policy or ApprovalPolicy(),
         )
         self._config: RunnableConfig = {
             "configurable": {

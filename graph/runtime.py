@@ -12,6 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final, Self
 
 from langgraph.graph.state import CompiledStateGraph, StateGraph
@@ -33,9 +34,10 @@ from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.checkpoint.threads import NewRun, Run, Status
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run
+from standfast.graph.answers import Said
 from standfast.graph.changed import Graph, fingerprint
 from standfast.graph.deployed import Deployed
-from standfast.graph.door import Said, thread_id_of
+from standfast.graph.door import thread_id_of
 from standfast.graph.driver import Driver
 from standfast.graph.following import follow_events, follow_to_end
 from standfast.graph.identity import Identity, configured_authenticator
@@ -48,10 +50,12 @@ from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
 from standfast.graph.timeline import Timeline, read_timeline
 from standfast.graph.worker import Worker, WorkerOptions
+from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.authenticators import Authenticator
 from standfast.tools.channels import Channel, configured_channels
 from standfast.tools.dispatcher import Dispatcher
 from standfast.tools.operations import Registry
+from standfast.tools.policy_file import policy_for
 from standfast.tools.principals import Principal
 from standfast.tools.waits import digest_of, event_name, match_digest
 
@@ -78,8 +82,10 @@ class AsyncRuntime(Operators, Outgoing):
     built-in agent's do without it. `authenticator` establishes from a `token` who acts: an `OIDC`, or an async
     function of your own; without it, that of the environment. With one, vouched names are refused unless
     `accept_vouched`. `channels` take the messages that any run of this database sends from now on, as
-    long as a worker, or `adispatch`, serves them; by default a webhook, if the settings name one. Times are in seconds.
-    Raises the `ConfigurationError`s when it is entered.
+    long as a worker, or `adispatch`, serves them; by default a webhook, if the settings name one. `policy`: who
+    decides about which calls, or the YAML or TOML file that says so; it is checked here against the graph's
+    operations; without it `STANDFAST_POLICY_FILE`. Times are in seconds. Raises the `ConfigurationError`s,
+    `InvalidPolicy` here and the others when it is entered.
     """
 
     def __init__(
@@ -99,6 +105,7 @@ class AsyncRuntime(Operators, Outgoing):
         accept_vouched: bool = False,
         channels: Sequence[Channel] | None = None,
         settings: Settings | None = None,
+        policy: ApprovalPolicy | str | Path | None = None,
     ) -> None:
         self._settings = settings or Settings()
         self._channels = configured_channels(self._settings) if channels is None else tuple(channels)
@@ -122,6 +129,7 @@ class AsyncRuntime(Operators, Outgoing):
         for schema in (builder.state_schema, builder.input_schema, builder.output_schema):
             self._types.require(schema, where=f"the state of graph {name!r}")
         self._fingerprint = fingerprint(self._graph)
+        self._policy = policy_for(policy or self._settings.policy_file, self._operations)
         self._stack = contextlib.AsyncExitStack()
         self._opened: tuple[Store, LeaseKeeper, Listener] | None = None
 
@@ -179,6 +187,11 @@ class AsyncRuntime(Operators, Outgoing):
     def deployed(self) -> Deployed:
         """Which threads this code may drive."""
         return Deployed(self.name, self.version, self._fingerprint, self._takes_over)
+
+    @property
+    def policy(self) -> ApprovalPolicy:
+        """Who decides about which calls."""
+        return self._policy.where_identity_is(established=self.identity.authenticator is not None)
 
     @property
     def _spec(self) -> GraphSpec:
@@ -281,6 +294,9 @@ class AsyncRuntime(Operators, Outgoing):
         reject: str | None = None,
         edit: str | None = None,
         changes: Mapping[str, Any] | None = None,
+        respond: str | None = None,
+        response: Any = None,
+        withdraw: str | None = None,
         reason: str | None = None,
         as_: Principal | None = None,
         token: str | None = None,
@@ -291,23 +307,28 @@ class AsyncRuntime(Operators, Outgoing):
 
         Without one: what is due is driven; a waiting thread is returned unchanged, a finished one with its end,
         one that another process drives is followed. `answer` answers the one open question, or is a map of
-        question ids to answers, or `Command(resume=...)`. `approve`, `reject` (with `reason`) and `edit` (with
-        `changes`, a mapping of arguments) take an approval's id. `as_` or `token` say whose answer it is. It is
-        committed first and stands, whoever drives. Raises `UnknownThread`, `UnknownApproval`, `NotAuthenticated`,
-        `AlreadyDecided`, `ApprovalExpired`, `NothingToAnswer`, `AmbiguousAnswer`, `InvalidRequest`, `GraphChanged`.
+        question ids to answers, or `Command(resume=...)`. `approve`, `reject` (with `reason`), `edit` (with
+        `changes`, a mapping of arguments), `respond` (with `response`, which the agent gets in the tool's place)
+        and `withdraw` (before the grant is used) take an approval's id. `as_` or `token` say whose answer it
+        is. It is committed first and stands, whoever drives. Raises `UnknownThread`, `UnknownApproval`,
+        `NotAuthenticated`, `NotPermitted`, `AlreadyDecided`, `ApprovalExpired`, `DigestMismatch`, `NothingToAnswer`,
+        `AmbiguousAnswer`, `InvalidRequest`, `GraphChanged`.
         """
         thread = thread_id_of(thread_id)
-        given = [one for one in (approve, reject, edit) if one is not None]
+        decisions = {
+            approve: Said("approve", reason),
+            reject: Said("reject", reason),
+            edit: Said("edit", reason, changes=changes or {}),
+            respond: Said("respond", reason, response=response),
+            withdraw: Said("withdraw", reason),
+        }
+        given = [one for one in (approve, reject, edit, respond, withdraw) if one is not None]
         if len(given) + (not isinstance(answer, _Unset)) > 1:
-            raise errors.InvalidRequest("give one of answer, approve, reject and edit")
+            raise errors.InvalidRequest("give one of answer, approve, reject, edit, respond and withdraw")
         await self.store.threads.get(thread)
         who: Any = {"as_": as_, "token": token}
-        if approve is not None:
-            await self.adecide(approve, Said("approve", reason), thread_id=thread, **who)
-        elif reject is not None:
-            await self.adecide(reject, Said("reject", reason), thread_id=thread, **who)
-        elif edit is not None:
-            await self.adecide(edit, Said("edit", reason, changes=changes or {}), thread_id=thread, **who)
+        if given:
+            await self.adecide(given[0], decisions[given[0]], thread_id=thread, **who)
         elif not isinstance(answer, _Unset):
             await self.aanswer(thread, answer, **who)
         return await self.acarry_on(thread, on_event=on_event, follow=follow)
@@ -428,6 +449,7 @@ class AsyncRuntime(Operators, Outgoing):
             control=control,
             keep_on_error=keep_on_error,
             stream_models=self._stream_models,
+            policy=self.policy,
         )
 
     async def awork(self, *, stop: asyncio.Event | None = None, **options: Any) -> None:
@@ -483,7 +505,14 @@ class AsyncRuntime(Operators, Outgoing):
         async with audited(self.store, Attempted(approval_id, decision=said.verb, digest=seen_digest)) as attempted:
             attempted.by = who = await self.aprincipal(as_, token=token)
             return await deciding.decide(
-                self.store, self._operations, approval_id, said, as_=who, thread_id=thread_id, seen_digest=seen_digest
+                self.store,
+                self._operations,
+                approval_id,
+                said,
+                policy=self.policy,
+                as_=who,
+                thread_id=thread_id,
+                seen_digest=seen_digest,
             )
 
     async def aanswer(
@@ -495,7 +524,7 @@ class AsyncRuntime(Operators, Outgoing):
             attempted.by = who = await self.aprincipal(as_, token=token)
             if (await self.store.threads.get(thread)).status is Status.QUEUED:
                 await self.acarry_on(thread)
-            await deciding.answer(self.store, self._operations, thread, answer, who)
+            await deciding.answer(self.store, self._operations, thread, answer, policy=self.policy, as_=who)
 
     async def aemit(
         self,

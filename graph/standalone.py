@@ -27,7 +27,7 @@ from langgraph.checkpoint.base import (
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, release
-from standfast.checkpoint.operations import Call
+from standfast.checkpoint.operations import Call, Grant
 from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
@@ -61,11 +61,11 @@ class _BusyLedger(Ledger):
     busy = 0
 
     async def execute(
-        self, call: Call, policy: Policy, effect: EffectFunction, *, needs_grant: bool = False
+        self, call: Call, policy: Policy, effect: EffectFunction, *, grant: Grant | None = None
     ) -> Outcome:
         self.busy += 1
         try:
-            return await super().execute(call, policy, effect, needs_grant=needs_grant)
+            return await super().execute(call, policy, effect, grant=grant)
         finally:
             self.busy -= 1
 

@@ -2,28 +2,30 @@
 
 Invariants: the approval row is open before the question is asked; what counts is the decision in that row, not
 the value that the graph was resumed with; nothing raises after the question returned. A resume that decided
-nothing asks again by an edge back here, under a new id.
+nothing asks again by an edge back here, under a new id; so does an edit that another person must approve.
 """
 
 from __future__ import annotations
 
+import json
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import interrupt
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.approvals import Approval, Request, approval_id
+from standfast.checkpoint.approvals import Approval, Request, Terms, approval_id
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.operations import Call
+from standfast.checkpoint.operations import Call, Grant
 from standfast.nodes.request import approval_request
 from standfast.nodes.state import Node, OperationState
 from standfast.nodes.validation import failed_checks
 from standfast.tools.digests import approval_digest, call_digest
 from standfast.tools.drive import Drive, drive_of, path_of
 from standfast.tools.operations import Operation, Registry
+from standfast.tools.rules import Rule, asking
 
 
 def approval_node(
@@ -51,31 +53,43 @@ def approval_node(
             request = await drive.approvals.get(request.id)
         if request.state == "open":
             await drive.approvals.withdraw(drive.lease, request.id)
+        elif request.decision is not None:
+            decided = {"id": request.id, "state": request.state, "by": request.decided_by}
+            drive.tell("approval_decided", path_of(config), decided)
+        return await _after(drive, operation, state, request)
+
+    return approval
+
+
+async def _after(drive: Drive, operation: Operation, state: OperationState, request: Approval) -> dict[str, Any]:
+    """What comes of the request as it stands now."""
+    planned, arguments = state["planned"], dict(request.arguments)
+    if request.state in ("approved", "edited"):
+        edited = request.decided_by if request.decision == "edit" else None
+        failed = await failed_checks(operation, arguments, drive) if edited else planned["failed_checks"]
+        note = None
+        if request.state == "edited":
+            note = f"{edited} edited the call; somebody must approve it as it is now."
+        elif edited and failed:  # the editor has not seen them: he approves them knowingly, or edits again
+            note = f"{edited} edited the call, and the edited call fails the checks below."
+        if note is not None:
             return {
                 "granted": False,
                 "round": state.get("round", 0) + 1,
-                "note": "The answer to the last request decided nothing; decide this one.",
+                "planned": {**planned, "arguments": arguments, "failed_checks": failed, "edited_by": edited},
+                "note": note,
             }
-        decided = {"id": request.id, "state": request.state, "by": request.decided_by}
-        drive.tell("approval_decided", path_of(config), decided)
-        if request.state == "approved":
-            arguments = dict(request.arguments)
-            edited = request.decided_by if request.decision == "edit" else None
-            failed = await failed_checks(operation, arguments, drive) if edited else []
-            if failed:  # the editor has not seen them: he approves them knowingly, or edits again
-                return {
-                    "granted": False,
-                    "round": state.get("round", 0) + 1,
-                    "planned": {**planned, "arguments": arguments, "failed_checks": failed, "edited_by": edited},
-                    "note": f"{edited} edited the call, and the edited call fails the checks below.",
-                }
-            return {
-                "granted": True,
-                "planned": {**planned, "arguments": arguments, "edited_by": edited or planned["edited_by"]},
-            }
-        return {"granted": False, "messages": [_declined(state, request)]}
-
-    return approval
+        return {
+            "granted": True,
+            "planned": {**planned, "arguments": arguments, "edited_by": edited or planned["edited_by"]},
+        }
+    if request.state in ("rejected", "answered", "expired") or request.decision == "withdraw":
+        return {"granted": False, "messages": [ended_by_people(state, request)]}
+    return {
+        "granted": False,
+        "round": state.get("round", 0) + 1,
+        "note": "What the last request was answered with was no decision of a known person; decide this one.",
+    }
 
 
 async def _open(drive: Drive, operation: Operation, state: OperationState) -> Approval:
@@ -83,12 +97,14 @@ async def _open(drive: Drive, operation: Operation, state: OperationState) -> Ap
     note = state.get("note")
     request = Request(
         call=planned_call(drive, operation, state),
+        operation_version=operation.version,
         round=state.get("round", 0),
-        policy_version=operation.policy.version,
-        valid=operation.policy.valid,
+        terms=drive.policy.terms(operation, _rule(drive, operation, state)),
         description=(f"{note}\n\n" if note else "") + f"{drive.run.requested_by} asks to run {operation.name}.",
         failed_checks=tuple(planned["failed_checks"]),
         requested_by=drive.run.requested_by,
+        proposed=planned.get("proposed", planned["arguments"]),
+        editor=planned["edited_by"],
     )
     return await drive.approvals.open(
         drive.lease,
@@ -97,10 +113,30 @@ async def _open(drive: Drive, operation: Operation, state: OperationState) -> Ap
     )
 
 
-async def has_grant(drive: Drive, operation: Operation, state: OperationState) -> bool:
-    """Whether a person allowed what would be executed now: these arguments, by this version of the operation."""
+def _rule(drive: Drive, operation: Operation, state: OperationState) -> Rule:
+    """The rule under which a person decides: in this node, one does."""
+    rule = drive.policy.asks(operation, state["planned"]["arguments"], objected=True)
+    return rule or asking(())
+
+
+async def grant_for(drive: Drive, operation: Operation, state: OperationState) -> Grant:
+    """The grant for what would be executed now: these arguments, this version, these rules; empty if none is."""
+    terms = drive.policy.terms(operation, _rule(drive, operation, state))
     granted = await drive.approvals.granted(drive.run.thread_id, state["planned"]["operation_id"])
-    return any(one.digest == _digest(drive, operation, state, one.expires_at) for one in granted)
+    for one in reversed(granted):  # the newest: an older one was found wanting before it was asked again
+        digest = _digest(drive, operation, state, one.expires_at)
+        if one.digest == digest and _as_strict(one, terms):
+            return Grant(one.id, digest, terms.policy_version, terms.required, drive.policy.members(one.group))
+    return Grant()
+
+
+def _as_strict(given: Approval, terms: Terms) -> bool:
+    """Whether a decision was taken under terms like these: an edit can bring a call under another rule."""
+    return (
+        given.group == terms.group
+        and given.requester_may_decide <= terms.requester_may_decide
+        and given.edit_needs_another >= terms.edit_needs_another
+    )
 
 
 def _digest(drive: Drive, operation: Operation, state: OperationState, expires_at: datetime) -> str:
@@ -112,7 +148,7 @@ def _digest(drive: Drive, operation: Operation, state: OperationState, expires_a
         operation=operation.name,
         operation_version=operation.version,
         arguments=planned["arguments"],
-        policy_version=operation.policy.version,
+        policy_version=drive.policy.version(operation),
         expires_at=expires_at,
     )
 
@@ -134,20 +170,36 @@ def planned_call(drive: Drive, operation: Operation, state: OperationState) -> C
     )
 
 
-def _declined(state: OperationState, request: Approval) -> ToolMessage:
-    if request.state == "expired":
-        text = f"Not done: nobody decided before {request.expires_at:%Y-%m-%d %H:%M} UTC."
-    else:
-        text = f"Rejected by {request.decided_by}" + (f": {request.reason}" if request.reason else ".")
-    return _not_done(state, text, {"approval": request.id, "decision": request.decision or request.state})
+def shown(result: Any) -> str:
+    """A result as the model reads it; the exact value is in the rows."""
+    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+
+
+def ended_by_people(state: OperationState, request: Approval) -> ToolMessage:
+    """The tool message of a call that people, or their silence, have ended without executing it."""
+    extra = {"approval": request.id, "decision": request.decision or request.state}
+    if request.state == "answered":
+        return _message(state, shown(request.response), "success", extra)
+    by = f" by {request.decided_by}" + (f": {request.reason}" if request.reason else ".")
+    text = {
+        "expired": f"Not done: nobody decided before {request.expires_at:%Y-%m-%d %H:%M} UTC.",
+        "withdrawn": f"Not done: withdrawn{by}",
+    }.get(request.state, f"Rejected{by}")
+    return _not_done(state, text, extra)
 
 
 def _not_done(state: OperationState, text: str, extra: dict[str, Any]) -> ToolMessage:
+    return _message(state, text, "error", extra)
+
+
+def _message(
+    state: OperationState, text: str, status: Literal["success", "error"], extra: dict[str, Any]
+) -> ToolMessage:
     return ToolMessage(
         text,
         id=f"result-{state['planned']['operation_id']}",
         tool_call_id=state["call"]["id"],
         name=state["call"]["name"],
-        status="error",
+        status=status,
         additional_kwargs=extra,
     )

@@ -6,16 +6,14 @@ needed is found out here again, from the policy and the checks, whichever way th
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
-from standfast.nodes.approval import has_grant, planned_call
+from standfast.nodes.approval import grant_for, planned_call, shown
 from standfast.nodes.state import Node, OperationState
 from standfast.nodes.validation import MENDABLE, failed_checks
 from standfast.tools.drive import drive_of, path_of
@@ -23,8 +21,6 @@ from standfast.tools.failures import FailureClass
 from standfast.tools.ledger import Outcome
 from standfast.tools.operations import OperationContext, Registry
 from standfast.tools.waits import from_the_top
-
-_NO_VERSION: Final = "no grant"  # a policy's version that no grant is for
 
 
 def operate_node(registry: Registry) -> Node[OperationState]:
@@ -57,15 +53,12 @@ def operate_node(registry: Registry) -> Node[OperationState]:
             with from_the_top(config):
                 return await operation.call(call.arguments, context)
 
-        needs_grant = operation.policy.approval or bool(
-            await failed_checks(operation, dict(planned["arguments"]), drive)
-        )
-        policy = operation.policy
-        if needs_grant and not await has_grant(drive, operation, state):
-            # What is recorded is still told. Nothing is executed: a grant for another version is none for this one.
-            policy = replace(policy, version=_NO_VERSION)
+        arguments = dict(planned["arguments"])
+        objected = bool(await failed_checks(operation, arguments, drive))
+        asks = drive.policy.asks(operation, arguments, objected=objected) is not None
+        grant = await grant_for(drive, operation, state) if asks else None
         try:
-            outcome = await drive.ledger.execute(call, policy, effect, needs_grant=needs_grant)
+            outcome = await drive.ledger.execute(call, operation.policy, effect, grant=grant)
         except errors.NotGranted:
             return {
                 "granted": False,
@@ -84,7 +77,7 @@ def _message(state: OperationState, outcome: Outcome) -> ToolMessage:
     planned = state["planned"]
     extra: dict[str, Any] = {"operation_id": planned["operation_id"], "state": outcome.state}
     if outcome.state == "succeeded":
-        text = _shown(outcome.result)
+        text = shown(outcome.result)
         if planned["edited_by"]:
             text = f"{planned['edited_by']} edited the call before approving it.\n{text}"
     elif outcome.state == "unknown":
@@ -104,10 +97,3 @@ def _message(state: OperationState, outcome: Outcome) -> ToolMessage:
         status="success" if outcome.state == "succeeded" else "error",
         additional_kwargs=extra,
     )
-
-
-def _shown(result: Any) -> str:
-    """A result as the model reads it; the exact value is in the ledger."""
-    if isinstance(result, str):
-        return result
-    return json.dumps(result, ensure_ascii=False, default=str)

@@ -15,7 +15,7 @@ from standfast.checkpoint.approvals import Approval
 def approval_request(approval: Approval, tool_call_id: str) -> dict[str, Any]:
     """The interrupt's value for one approval."""
     arguments = dict(approval.arguments)
-    decisions = ["approve", "edit", "reject"]
+    decisions = list(approval.allowed)
     action = {
         "name": approval.operation,
         "args": arguments,
@@ -33,16 +33,45 @@ def approval_request(approval: Approval, tool_call_id: str) -> dict[str, Any]:
             }
         ],
         "action_request": {"action": approval.operation, "args": arguments},
-        "config": {"allow_accept": True, "allow_edit": True, "allow_respond": False, "allow_ignore": False},
+        "config": {
+            "allow_accept": True,
+            "allow_edit": "edit" in decisions,
+            "allow_respond": "respond" in decisions,
+            "allow_ignore": False,
+        },
         "description": approval.description,
         "tool_call_id": tool_call_id,
         "expires_at": approval.expires_at.isoformat(),
+        "response_schema": _answer_schema(approval),
         "approval": {
             "id": approval.id,
             "digest": approval.digest,
             "policy": approval.policy_version,
-            "required": 1,
+            "required": approval.required,
+            "group": approval.group,
+            "approvers": None if approval.approvers is None else list(approval.approvers),
+            "requester_may_decide": approval.requester_may_decide,
+            "reason_required": approval.reason_required,
             "requested_by": approval.requested_by,
+            "requested_at": approval.requested_at.isoformat(),
+            "edited_by": approval.editor,
+            "changes": [vars(one) for one in approval.difference],
             "failed_checks": list(approval.failed_checks),
+            "url": None,
         },
+    }
+
+
+def _answer_schema(approval: Approval) -> dict[str, Any]:
+    """The JSON schema of one bare decision."""
+    named = {"const": approval.operation}
+    edited = {"type": "object", "properties": {"name": named, "args": {"type": "object"}}, "required": ["name", "args"]}
+    return {
+        "type": "object",
+        "properties": {
+            "type": {"enum": list(approval.allowed)},
+            "message": {"type": "string"},
+            "edited_action": edited,
+        },
+        "required": ["type", "message"] if approval.reason_required else ["type"],
     }

@@ -45,6 +45,7 @@ class PlannedCall(TypedDict):
 
     operation_id: str
     arguments: dict[str, Any]
+    proposed: NotRequired[dict[str, Any]]  # what the model asked for, before people edited it
     needs_person: bool
     failed_checks: list[str]
     edited_by: str | None

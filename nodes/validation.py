@@ -47,11 +47,13 @@ def validation_node(
         if failed and call["mended"] < _MOST_MENDS:
             reasons = "\n".join(f"- {one}" for one in failed)
             return {"messages": [refusal(call, identifier, f"Mend the call and send it again:\n{reasons}")]}
+        rule = drive.policy.asks(operation, arguments, objected=bool(failed))
         return {
             "planned": {
                 "operation_id": identifier,
                 "arguments": arguments,
-                "needs_person": operation.policy.approval or bool(failed),
+                "proposed": arguments,
+                "needs_person": rule is not None,
                 "failed_checks": failed,
                 "edited_by": None,
             }

@@ -6,7 +6,7 @@ Invariant: a drive belongs to one lease; it travels in `configurable` by referen
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,6 +20,7 @@ from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.threads import Run
+from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.ledger import Ledger
 
 KEY: Final = "standfast.drive"
@@ -40,6 +41,7 @@ class Drive:
     clock: Callable[[], Awaitable[datetime]]
     tell: Callable[[str, tuple[str, ...], Any], None]  # record an event of the run: kind, path, data
     tenant: str = "default"
+    policy: ApprovalPolicy = field(default_factory=ApprovalPolicy)  # who decides about which calls
 
 
 def path_of(config: RunnableConfig) -> tuple[str, ...]:

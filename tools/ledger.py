@@ -19,7 +19,7 @@ from langgraph.errors import GraphBubbleUp
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease
-from standfast.checkpoint.operations import Begun, Call, End, Operations
+from standfast.checkpoint.operations import Begun, Call, End, Grant, Operations
 from standfast.checkpoint.outgoing import Messages, sending
 from standfast.checkpoint.plain_text import storable_text
 from standfast.tools.failures import TRANSIENT, FailureClass, failure_of
@@ -70,17 +70,18 @@ class Ledger:
         self._lease = lease
 
     async def execute(
-        self, call: Call, policy: Policy, effect: EffectFunction, *, needs_grant: bool = False
+        self, call: Call, policy: Policy, effect: EffectFunction, *, grant: Grant | None = None
     ) -> Outcome:
         """Execute `call` by `effect(attempt, connection)`, or return what is recorded.
 
-        The connection is that of the recording transaction for a transactional operation, else None. Raises
-        `NotGranted` and `OperationMismatch` before anything happens.
+        The connection is that of the recording transaction for a transactional operation, else None. With `grant`
+        it is checked and used up where the attempt begins. Raises `NotGranted` and `OperationMismatch` before
+        anything happens.
         """
         attempt_once = self._transaction if policy.effect is Effect.TRANSACTIONAL else self._attempt
         tries = 0
         while True:
-            outcome = await attempt_once(call, policy, effect, needs_grant, tries)
+            outcome = await attempt_once(call, policy, effect, grant, tries)
             if not isinstance(outcome, Again):
                 return outcome
             await asyncio.sleep(_FIRST_DELAY * 2**tries)
@@ -105,13 +106,10 @@ class Ledger:
                 return _recorded(Begun(one.state, one.attempts, one.result, one.failure_class, one.failure_message))
         return Outcome("failed", None, FailureClass.PERMANENT, why)
 
-    async def _begin(self, call: Call, policy: Policy, needs_grant: bool) -> Begun:
-        return await self._operations.begin(self._lease, call, needs_grant=needs_grant, policy_version=policy.version)
-
     async def _attempt(
-        self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool, tries: int
+        self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None, tries: int
     ) -> Outcome | Again:
-        begun = await self._begin(call, policy, needs_grant)
+        begun = await self._operations.begin(self._lease, call, grant=grant)
         if begun.state != "executing":
             return _recorded(begun)
         reach("operation.begun")
@@ -149,7 +147,7 @@ class Ledger:
         return Outcome("succeeded", result, attempt=begun.attempt)
 
     async def _transaction(
-        self, call: Call, policy: Policy, effect: EffectFunction, needs_grant: bool, tries: int
+        self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None, tries: int
     ) -> Outcome | Again:
         own: errors.OperationError | None = None
         messages = self._operations.messages(call, self._lease.thread_id)
@@ -169,15 +167,13 @@ class Ledger:
             return result
 
         try:
-            begun, result = await self._operations.transact(
-                self._lease, call, inside, needs_grant=needs_grant, policy_version=policy.version, messages=messages
-            )
+            begun, result = await self._operations.transact(self._lease, call, inside, grant=grant, messages=messages)
         except (errors.LeaseLost, errors.StorageUnavailable, GraphBubbleUp):
             raise
         except Exception as error:  # the transaction is rolled back: it has not happened
             if isinstance(error, errors.NotGranted | errors.OperationMismatch) and error is not own:
                 raise  # nothing was begun; of the same class from the operation itself, it is a failure
-            begun = await self._begin(call, policy, needs_grant)
+            begun = await self._operations.begin(self._lease, call, grant=grant)
             if begun.state != "executing":
                 return _recorded(begun)
             return await self._failed(call, policy, begun.attempt, error, tries)

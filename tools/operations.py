@@ -24,6 +24,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.threads import Run
 from standfast.tools.failures import InvalidArguments
+from standfast.tools.rules import ASK, LET_THROUGH, Rule
 
 _CONTEXT = "context"  # a parameter of this name receives the OperationContext and is hidden from the model
 
@@ -41,13 +42,14 @@ class Effect(StrEnum):
 class Policy:
     """The rules of one operation.
 
-    `approval`: whether a person must allow each call. `valid`: how long that request stays open. `timeout`:
-    seconds for one attempt, async functions only. `retries`: further attempts after a failure that time can
-    mend. `version`: bump it when the rules change; a grant given under another version is void.
+    `approval`: whether a person must allow each call, or the `Rule`s that say which calls and who. `valid`: how
+    long that request stays open, where its rule does not say. `timeout`: seconds for one attempt, async functions
+    only. `retries`: further attempts after a failure that time can mend. `version`: bump it when what a grant
+    stands for changes; one given under another version, or under other rules, is void.
     """
 
     effect: Effect
-    approval: bool = False
+    approval: bool | Rule | Sequence[Rule] = False
     valid: timedelta = timedelta(days=7)
     timeout: float | None = None
     retries: int = 0
@@ -61,6 +63,22 @@ class Policy:
             raise errors.InvalidOperation(f"a policy's timeout must be positive, not {self.timeout}")
         if self.retries < 0:
             raise errors.InvalidOperation(f"a policy's retries must not be negative, not {self.retries}")
+        if not isinstance(self.approval, bool | Rule):
+            object.__setattr__(self, "approval", tuple(self.approval))
+        if not all(isinstance(one, Rule) for one in self.rules):
+            raise errors.InvalidOperation(f"a policy's approval is true, false or rules, not {self.approval!r}")
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """Who decides about which calls."""
+        if isinstance(self.approval, bool):
+            return (ASK,) if self.approval else (LET_THROUGH,)
+        return (self.approval,) if isinstance(self.approval, Rule) else self.approval
+
+    @property
+    def has_own_rules(self) -> bool:
+        """Whether the declaration says more than yes or no."""
+        return not isinstance(self.approval, bool)
 
 
 @dataclass(frozen=True)

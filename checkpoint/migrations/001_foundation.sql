@@ -13,6 +13,10 @@
 --
 -- SQLSTATEs raised here, mapped to error types in checkpoint/database.py:
 --   SF001 LeaseLost   SF002 HeadMoved   SF003 NotGranted   SF004 OperationMismatch
+--
+-- An approval is one question about one digest, under the terms of the policy that it was opened under. Each person
+-- has one vote. An edit that does not settle it closes it, and the edited call is asked under a new id: a digest
+-- never changes while its question stands. The grant is used where the operation begins, and nowhere else.
 
 -- All times come from here; tests replace the body to freeze and move the clock.
 create function standfast.now() returns timestamptz language sql volatile as 'select pg_catalog.clock_timestamp()';
@@ -119,17 +123,27 @@ create table approvals (
     run_id         uuid not null,
     operation_id   text not null,
     operation      text not null,
+    operation_version text not null,
     round          integer not null,             -- an unusable answer asks again under a new id
     state          text not null default 'open'
-                   check (state in ('open', 'approved', 'rejected', 'expired', 'withdrawn')),
+                   check (state in ('open', 'approved', 'rejected', 'answered', 'edited', 'expired', 'withdrawn')),
     digest         text not null,                -- what a decision is bound to: operation, arguments, policy, expiry
     operation_digest text not null,              -- of name and arguments, as the ledger knows them
     policy_version text not null,
+    required       integer not null check (required > 0),
+    group_name     text,                         -- whose members decide; null: anyone
+    approvers      text[],                       -- the members then; null: anyone, or only their claims tell
+    requester_may_decide boolean not null,
+    edit_needs_another boolean not null,
+    reason_required boolean not null,
+    allowed        text[] not null,              -- the decisions that may be given
+    editor         text,                         -- whose edit this question shows
     arguments      bytea not null,               -- what would be executed now; an edit replaces it
-    request        bytea not null,               -- description and failed checks, as shown
+    request        bytea not null,               -- description, failed checks and proposed arguments, as shown
     requested_by   text not null,
     requested_at   timestamptz not null default standfast.now(),
     expires_at     timestamptz not null,
+    remind_at      timestamptz,
     decided_at     timestamptz,
     used_at        timestamptz,
     primary key (thread_id, id),
@@ -145,8 +159,10 @@ create table decisions (
     decision      text not null check (decision in ('approve', 'reject', 'edit', 'respond', 'expire', 'withdraw')),
     principal     text not null,
     vouched       boolean not null,
+    groups        text[] not null default '{}',  -- as the principal's authenticator claimed them then
     self_approved boolean not null,
     digest        text not null,                 -- of what the decider saw
+    granted       text,                          -- the digest that this is a vote for
     reason        text,
     arguments     bytea,                         -- of an edit
     response      bytea,
@@ -154,6 +170,7 @@ create table decisions (
     primary key (thread_id, approval_id, id),
     foreign key (thread_id, approval_id) references approvals (thread_id, id) on delete cascade
 );
+create unique index decisions_vote on decisions (thread_id, approval_id, principal) where granted is not null;
 
 create table waits (
     thread_id   text not null references threads (id) on delete cascade,
@@ -265,13 +282,52 @@ begin
     return cancelling;
 end $$;
 
+-- Whether somebody may vote: in_members are the group's members now, null if only the voter's own claims tell.
+create function may_vote_1(
+    a approvals, voter text, voter_groups text[], in_members text[])
+returns boolean language sql immutable as $$
+    select (a.group_name is null
+            or case when in_members is null then a.group_name = any(voter_groups) else voter = any(in_members) end)
+       and (a.requester_may_decide or voter <> a.requested_by)
+       and not (a.edit_needs_another and voter is not distinct from a.editor);
+$$;
+
+-- Check a grant and use it up, where its operation begins: it is for exactly this digest, by a quorum of people who
+-- still may give it, and in time. A later attempt of the same operation goes on under the same grant.
+create function use_grant_1(
+    thread text, op text, op_digest text, approval text, in_granted text, in_policy_version text,
+    in_required integer, in_members text[])
+returns void language plpgsql as $$
+declare
+    a approvals%rowtype;
+begin
+    select * into a from approvals x
+     where x.thread_id = thread and x.id = approval and x.operation_id = op and x.state = 'approved'
+       and x.digest = in_granted and x.operation_digest = op_digest and x.policy_version = in_policy_version
+       and (x.used_at is not null or x.expires_at > standfast.now())
+       for update;
+    if found and a.used_at is null then
+        perform 1 from decisions d
+          where d.thread_id = thread and d.approval_id = approval and d.granted = a.digest
+            and may_vote_1(a, d.principal, d.groups, in_members)
+         having count(distinct d.principal) >= greatest(a.required, in_required);
+        if found then
+            update approvals x set used_at = standfast.now() where x.thread_id = thread and x.id = approval;
+        end if;
+    end if;
+    if not found then
+        raise exception 'operation % of thread % has no valid grant', op, thread using errcode = 'SF003';
+    end if;
+end $$;
+
 -- The ledger. An attempt begins only under the lease, with its grant checked and consumed where one is needed.
 -- A recorded end is returned as it is; an attempt that began and never reported is repeated only where the
 -- receiver deduplicates, reads, or shares the transaction; else the outcome is unknown.
 create function begin_attempt_1(
     thread text, held bigint, op text, run uuid, in_kind text, in_name text, in_namespace text, in_turn integer,
     in_index integer, in_effect text, in_digest text, in_arguments bytea, in_worker text,
-    needs_grant boolean, in_policy_version text)
+    needs_grant boolean, in_approval text, in_granted text, in_policy_version text, in_required integer,
+    in_members text[])
 returns table (state text, attempt integer, result bytea, failure_class text, failure_message text)
 language plpgsql as $$
 declare
@@ -297,13 +353,7 @@ begin
         return;
     end if;
     if needs_grant then
-        update approvals a set used_at = coalesce(a.used_at, standfast.now())
-         where a.thread_id = thread and a.operation_id = op and a.state = 'approved'
-           and a.operation_digest = in_digest and a.policy_version = in_policy_version
-           and (a.used_at is not null or a.expires_at > standfast.now());
-        if not found then
-            raise exception 'operation % of thread % has no valid grant', op, thread using errcode = 'SF003';
-        end if;
+        perform use_grant_1(thread, op, in_digest, in_approval, in_granted, in_policy_version, in_required, in_members);
     end if;
     update attempts x set state = 'abandoned', ended_at = standfast.now()
      where x.thread_id = thread and x.operation_id = op and x.state = 'executing';
@@ -334,16 +384,22 @@ begin
      where thread_id = thread and operation_id = op and number = attempt and state = 'executing';
 end $$;
 
--- A decision is one compare-and-set and the wake-up in one transaction; it takes no lease.
--- verdict: done | again | unknown | decided | expired | stale.
+-- A decision is one compare-and-set and the wake-up in one transaction; it takes no lease. Each sealed value of an
+-- edit is given once for each row that keeps it.
+-- verdict: done | counted (more votes are needed) | again | unknown | decided | expired | stale, or why this
+-- principal may not: voted | not_allowed | not_a_member | requester | editor | no_reason.
 create function decide_1(
-    approval text, decision_id uuid, in_decision text, in_principal text, in_vouched boolean,
-    seen_digest text, in_reason text, in_response bytea,
-    new_arguments bytea, new_operation_digest text, new_digest text)
+    approval text, decision_id uuid, in_decision text, in_principal text, in_vouched boolean, in_groups text[],
+    seen_digest text, in_reason text, in_response bytea, in_arguments bytea, approval_arguments bytea,
+    operation_arguments bytea, new_operation_digest text, new_digest text, in_members text[])
 returns table (verdict text, state text, digest text) language plpgsql as $$
 declare
     a approvals%rowtype;
-    new_state text := case in_decision when 'approve' then 'approved' when 'edit' then 'approved' else 'rejected' end;
+    members text[];
+    refused text;
+    final boolean := true;
+    new_state text := case in_decision when 'approve' then 'approved' when 'edit' then 'approved'
+                      when 'respond' then 'answered' when 'withdraw' then 'withdrawn' else 'rejected' end;
 begin
     select * into a from approvals x where x.id = approval for update;
     if not found then
@@ -355,35 +411,72 @@ begin
         return query select 'again', a.state, a.digest;
         return;
     end if;
+    if a.state = 'open' and a.expires_at <= standfast.now() then
+        perform expire_approval_1(a.thread_id, approval);
+        a.state := 'expired';
+    end if;
     if a.state = 'expired' then
         return query select 'expired', a.state, a.digest;
         return;
     end if;
-    if a.state <> 'open' then
+    if a.state <> 'open' and not (in_decision = 'withdraw' and a.state = 'approved' and a.used_at is null) then
         return query select 'decided', a.state, a.digest;
-        return;
-    end if;
-    if a.expires_at <= standfast.now() then
-        perform expire_approval_1(a.thread_id, approval);
-        return query select 'expired', 'expired', a.digest;
         return;
     end if;
     if a.digest <> seen_digest then
         return query select 'stale', a.state, a.digest;
         return;
     end if;
-    insert into decisions (thread_id, approval_id, id, decision, principal, vouched, self_approved, digest,
-                           reason, arguments, response)
-    values (a.thread_id, approval, decision_id, in_decision, in_principal, in_vouched,
-            in_principal = a.requested_by, seen_digest, in_reason, new_arguments, in_response);
+    members := coalesce(in_members, a.approvers);
+    refused := case
+        when in_decision = 'withdraw' and in_principal = a.requested_by then null
+        when in_decision <> 'withdraw' and in_decision <> all(a.allowed) then 'not_allowed'
+        when a.group_name is not null
+             and not case when members is null then a.group_name = any(in_groups) else in_principal = any(members) end
+            then 'not_a_member'
+        when in_decision in ('reject', 'withdraw') then null
+        when not a.requester_may_decide and in_principal = a.requested_by then 'requester'
+        when in_decision = 'approve' and a.edit_needs_another and in_principal = a.editor then 'editor'
+    end;
+    if refused is null and a.reason_required and in_reason is null then
+        refused := 'no_reason';
+    end if;
+    if refused is null and in_decision in ('approve', 'edit') then
+        perform 1 from decisions d where d.thread_id = a.thread_id and d.approval_id = approval
+                                     and d.principal = in_principal and d.granted is not null;
+        refused := case when found then 'voted' end;
+    end if;
+    if refused is not null then
+        return query select refused, a.state, a.digest;
+        return;
+    end if;
+    if in_decision = 'edit' and (a.required > 1 or a.edit_needs_another) then
+        new_state := 'edited';
+    end if;
+    insert into decisions (thread_id, approval_id, id, decision, principal, vouched, groups, self_approved, digest,
+                           granted, reason, arguments, response)
+    values (a.thread_id, approval, decision_id, in_decision, in_principal, in_vouched, in_groups,
+            in_principal = a.requested_by, seen_digest,
+            case when new_state = 'approved' then coalesce(new_digest, a.digest) end,
+            in_reason, in_arguments, in_response);
+    if in_decision = 'approve' then
+        select count(distinct d.principal) >= a.required into final from decisions d
+         where d.thread_id = a.thread_id and d.approval_id = approval and d.granted = a.digest
+           and may_vote_1(a, d.principal, d.groups, members);
+    end if;
+    if not final then
+        perform tell_1(a.thread_id);
+        return query select 'counted', a.state, a.digest;
+        return;
+    end if;
     update approvals x
        set state = new_state, decided_at = standfast.now(),
-           arguments = coalesce(new_arguments, x.arguments),
+           arguments = coalesce(approval_arguments, x.arguments),
            operation_digest = coalesce(new_operation_digest, x.operation_digest),
            digest = coalesce(new_digest, x.digest)
      where x.id = approval and x.thread_id = a.thread_id;
     if in_decision = 'edit' then
-        update operations o set arguments = new_arguments, digest = new_operation_digest,
+        update operations o set arguments = operation_arguments, digest = new_operation_digest,
                                 updated_at = standfast.now()
          where o.thread_id = a.thread_id and o.id = a.operation_id and o.state = 'planned';
     end if;

@@ -18,13 +18,13 @@ from typing import Any
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
+from standfast.graph.answers import Said
 from standfast.graph.cli.approval import show_approval, show_ways_to_answer
 from standfast.graph.cli.carry import carry_on
 from standfast.graph.cli.exits import WAITING, sentence_of
 from standfast.graph.cli.outcome import show_result
 from standfast.graph.cli.output import is_terminal, note
 from standfast.graph.cli.session import Session
-from standfast.graph.door import Said
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.tools.principals import Principal

@@ -14,6 +14,7 @@ from typing import Any
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval, Verb
+from standfast.graph.answers import Said
 from standfast.graph.cli.approval import approval_json
 from standfast.graph.cli.ask import can_ask, edited, object_of, show_and_ask
 from standfast.graph.cli.carry import carry_on, drive, take_graph_of
@@ -22,7 +23,7 @@ from standfast.graph.cli.outcome import show_result
 from standfast.graph.cli.output import note, say_json
 from standfast.graph.cli.progress import Progress
 from standfast.graph.cli.session import session
-from standfast.graph.door import Said, text_of, thread_id_of
+from standfast.graph.door import text_of, thread_id_of
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 

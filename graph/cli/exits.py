@@ -32,6 +32,7 @@ _REFUSED: Final = (
     errors.NothingToAnswer,
     errors.ThreadBusy,
     errors.AlreadyDecided,
+    errors.NotPermitted,
     errors.ApprovalExpired,
     errors.DigestMismatch,
     errors.AlreadyFinished,

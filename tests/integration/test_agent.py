@@ -14,7 +14,7 @@ from pydantic import PrivateAttr
 
 from standfast.checkpoint import errors
 from standfast.graph import Effect, OperationContext, Policy, Principal, Result, Runtime, build_agent, operation
-from standfast.graph.door import Said
+from standfast.graph.answers import Said
 from tests.conftest import Clock
 from tests.crash.support.scripted_model import ScriptedModel, Turn, call, script
 from tests.servers.reports import ReportsServer

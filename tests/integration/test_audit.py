@@ -18,7 +18,7 @@ from standfast.checkpoint.database import Database
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.graph import OIDC, Principal, Runtime
-from standfast.graph.door import Said
+from standfast.graph.answers import Said
 from tests.conftest import Clock
 from tests.crash.support.scripted_model import call, script
 from tests.servers.oidc import AUDIENCE, OIDCServer

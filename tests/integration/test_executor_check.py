@@ -14,7 +14,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.lease import claim, release
 from standfast.checkpoint.settings import Settings
 from standfast.graph import Principal, Runtime, build_agent
-from standfast.graph.door import Said
+from standfast.graph.answers import Said
 from standfast.graph.driver import Driver
 from tests.crash.support.scripted_model import ScriptedModel, call, note, script
 from tests.servers.reports import ReportsServer

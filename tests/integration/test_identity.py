@@ -10,7 +10,7 @@ import pytest
 
 from standfast.checkpoint import errors
 from standfast.graph import OIDC, Principal, Runtime
-from standfast.graph.door import Said
+from standfast.graph.answers import Said
 from tests.crash.support.scripted_model import call, script
 from tests.servers.oidc import AUDIENCE, OIDCServer
 from tests.servers.reports import ReportsServer

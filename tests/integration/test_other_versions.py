@@ -13,7 +13,7 @@ from langchain_core.messages import ToolMessage
 
 from standfast.checkpoint.settings import Settings
 from standfast.graph import Effect, Operation, Policy, Principal, Result, Runtime, build_agent, operation, sleep
-from standfast.graph.door import Said
+from standfast.graph.answers import Said
 from tests.conftest import Clock
 from tests.crash.support.scripted_model import ScriptedModel, call, jot, note, script
 from tests.servers.reports import ReportsServer

@@ -15,7 +15,7 @@ from langgraph.types import Command, interrupt
 
 from standfast.checkpoint import errors
 from standfast.graph import Policy, Principal, Runtime, build_agent, operation
-from standfast.graph.door import Said
+from standfast.graph.answers import Said
 from standfast.graph.standalone import standalone
 
 

@@ -22,8 +22,8 @@ from typing import Any
 from standfast.checkpoint import crashpoints, errors
 from standfast.checkpoint.operations import Begun
 from standfast.graph import Principal, Result, Runtime, Webhook, build_agent
+from standfast.graph.answers import Said
 from standfast.graph.cli.session import load_graph
-from standfast.graph.door import Said
 from standfast.tools.dispatcher import Dispatcher
 from standfast.tools.ledger import Ledger
 from tests.crash.support.nested_agent import nested_agent
