@@ -10,6 +10,7 @@ import asyncio
 import copy
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
@@ -32,6 +33,7 @@ from standfast.graph.model_tokens import ModelTokens
 from standfast.graph.parts import Mode, Parts
 from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
+from standfast.graph.tap import Tap
 from standfast.nodes.state import Outcome
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.drive import KEY, Drive
@@ -103,8 +105,8 @@ class Driver:
             },
             "metadata": {"run_id": run.id},
             "recursion_limit": step_limit,
-            "callbacks": [ModelTokens(self._events.add)] if stream_models else [],
         }
+        self._callbacks = [ModelTokens(self._events.add)] if stream_models else []
         self._began: dict[str, float] = {}
         self._cancelled = lease.cancel_requested
         self._control = control or RunControl()
@@ -195,30 +197,38 @@ class Driver:
         return values
 
     async def _invoke(self, value: Any) -> Mapping[str, Any]:
-        last: Mapping[str, Any] = {}
-        questions: list[Interrupt] = []
-        parts: AsyncIterator[Any] = self._graph.astream(
-            value,
-            self._config,
-            context=self._run.settings.context,
-            durability="sync",
-            control=self._control,
-            stream_mode=list(_MODES | (self._parts.modes if self._parts else _MODES)),
-            subgraphs=True,
-        )
-        async for namespace, mode, part in parts:
+        heard = _Heard()
+
+        def hear(namespace: tuple[str, ...], mode: str, part: Any) -> None:
             if self._parts is not None:
                 self._parts.hear(namespace, mode, part)
             if mode == "values":
                 if not namespace:
-                    last = part if isinstance(part, dict) else {"output": part}
-                continue
+                    heard.values = part if isinstance(part, dict) else {"output": part}
+                return
             if mode == "tasks" and not namespace and part.get("interrupts"):
-                questions.extend(part["interrupts"])
+                heard.questions.extend(part["interrupts"])
             event = event_of(namespace, mode, part)
             if event is not None:
                 self._events.add(*self._timed(*event))
-        return {**last, "__interrupt__": questions} if questions else last
+
+        tap = Tap(_MODES | (self._parts.modes if self._parts else _MODES), hear)
+        config: RunnableConfig = {
+            **self._config,
+            "configurable": {**self._config["configurable"], **tap.configurable},
+            "callbacks": [*self._callbacks, *tap.callbacks],
+        }
+        parts: AsyncIterator[Any] = self._graph.astream(
+            value,
+            config,
+            context=self._run.settings.context,
+            durability="sync",
+            control=self._control,
+            stream_mode=[],  # all is heard by the tap
+        )
+        async for _ in parts:
+            pass
+        return {**heard.values, "__interrupt__": heard.questions} if heard.questions else heard.values
 
     def _timed(self, kind: str, path: tuple[str, ...], data: Any) -> tuple[str, tuple[str, ...], Any]:
         """A step's end tells how long the step has taken, in seconds."""
@@ -298,6 +308,14 @@ class Driver:
                 await release(self._store.database, self._lease)
         except errors.StandfastError:
             pass  # the lease runs out by itself, and the next driver goes on from what is committed
+
+
+@dataclass
+class _Heard:
+    """What one call of the graph has told of its state, and what it asks."""
+
+    values: Mapping[str, Any] = field(default_factory=dict)
+    questions: list[Interrupt] = field(default_factory=list)
 
 
 class _Stopped(Exception):
