@@ -7,6 +7,8 @@ Invariants:
   of the event loop (a slow sibling is still running) they are flushed on their own, so that what has finished
   stays finished. `aput_writes` takes its place before its first await and never waits for a flush: LangGraph
   may await it before the checkpoint that would carry the rows.
+- The checkpoint of an input rides with the next one. No node runs between the two, and until it is there a driver
+  gives the input again.
 - All values stand in sealed columns: small ones together in the checkpoint's own row, the others each in a row
   that is written once for each version. The checkpoint's JSONB holds versions only.
 
@@ -38,7 +40,6 @@ from langgraph.checkpoint.postgres.base import PRUNE_STRATEGIES, _aexecute, _kee
 from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot
 from psycopg import AsyncCursor
 from psycopg.rows import DictRow
-from psycopg.types.json import Json, Jsonb
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach, watched
@@ -108,6 +109,7 @@ class LeasedSaver(AsyncPostgresSaver):
         self._metadata_keys = _METADATA | metadata_keys
         self.riders = riders
         self.messages = messages
+        self._inputs: list[dict[str, Any]] = []
         self._held: list[_Statement] = []
         self._mutex = asyncio.Lock()
         self._turns_left = 0
@@ -167,16 +169,19 @@ class LeasedSaver(AsyncPostgresSaver):
             "parent": parent,
             "check_head": self._check_head,
             "forked": self._forked and namespace not in self._written,
-            "checkpoint": Jsonb(stripped, dumps=orjson.dumps),
+            "checkpoint": orjson.dumps(stripped),
             "sealed": self.sealer.seal(small, at=at, where="state") if small else None,
-            "metadata": Jsonb(self._metadata(config, metadata), dumps=orjson.dumps),
+            "metadata": orjson.dumps(self._metadata(config, metadata)),
             "tag": _TAG,
-            "blob_keys": Json([row[2:4] for row in blobs], dumps=orjson.dumps),
-            "blobs": [row[5] for row in blobs],
+            **_packed("blob", [(row[2:4], row[5]) for row in blobs]),
         }
-        await self._commit(step)
+        if metadata.get("source") == "input" and not self._held:
+            self._inputs.append(step)
+            self._arm()
+        else:
+            await self._commit(step)
+            reach("saver.committed")
         self._written.add(namespace)
-        reach("saver.committed")
         return {
             "configurable": {
                 "thread_id": thread,
@@ -198,16 +203,23 @@ class LeasedSaver(AsyncPostgresSaver):
         """Commit what is held. Call it before anybody is told of an interrupt or an end."""
         if self._flusher is not None:
             await asyncio.wait([self._flusher])
-        if self._held or (self.riders is not None and self.riders.pending):
+        if self._waiting or (self.riders is not None and self.riders.pending):
             await self._commit()
+
+    @property
+    def _waiting(self) -> bool:
+        return bool(self._held or self._inputs)
 
     async def _commit(self, step: dict[str, Any] | None = None) -> None:
         async with self._mutex:  # a commit in flight took its rows before ours: keep the order
+            inputs, self._inputs = self._inputs, []
             held, self._held = self._held, []
             riders = self.riders.take() if self.riders is not None else []
             try:
-                await self._send(self._fenced_rows(held, step, riders))
+                before = [self._put(one) for one in inputs]
+                await self._send([*before, *self._fenced_rows(held, step, riders)])
             except BaseException:
+                self._inputs = inputs + self._inputs
                 self._held = held + self._held  # every statement may be sent again
                 if riders and self.riders is not None:
                     self.riders.restore()
@@ -226,17 +238,26 @@ class LeasedSaver(AsyncPostgresSaver):
         assert self.lease is not None
         if step is None:
             return [self._fence(), *held, *riders]
-        step.update(dict.fromkeys(_EVENTS), thread=self.lease.thread_id, epoch=self.lease.epoch)
+        events: Sequence[Any] = ()
         if len(riders) == 1 and riders[0][0] is _APPEND:
-            step.update(zip(_EVENTS, riders[0][1], strict=True))
-            riders = ()
+            events, riders = riders[0][1], ()
         before: list[_Statement] = []
         if any(statement is not self.INSERT_CHECKPOINT_WRITES_SQL for statement, _ in held):
             # Rows that may replace others are put one by one, in their order.
             before, held = [self._fence(), *held], []
-        step["write_keys"] = Json([row[1:7] for _, row in held], dumps=orjson.dumps)
-        step["write_blobs"] = [row[8] for _, row in held]
-        return [*before, (_SQL["put_step"], step), *riders]
+        return [*before, self._put(step, [row for _, row in held], events), *riders]
+
+    def _put(self, step: dict[str, Any], writes: Sequence[Any] = (), events: Sequence[Any] = ()) -> _Statement:
+        """The statement of one checkpoint, with the writes and the events that ride along."""
+        assert self.lease is not None
+        told = zip(_EVENTS, events, strict=True) if events else ((name, None) for name in _EVENTS)
+        fence = {"thread": self.lease.thread_id, "epoch": self.lease.epoch}
+        return _SQL["put_step"], {
+            **step,
+            **dict(told),
+            **fence,
+            **_packed("write", [(row[1:7], row[8]) for row in writes]),
+        }
 
     def _fence(self) -> _Statement:
         assert self.lease is not None
@@ -277,7 +298,7 @@ class LeasedSaver(AsyncPostgresSaver):
     # -- flushing by turns of the loop
 
     def _arm(self) -> None:
-        if self._held:
+        if self._waiting:
             self._turns_left = _TURNS
             if not self._counting:
                 self._counting = True
@@ -286,7 +307,7 @@ class LeasedSaver(AsyncPostgresSaver):
     def _turn(self) -> None:
         # Not counted while a transaction is in flight: its end arms again, and the checkpoint that is about
         # to come takes the rows along.
-        if not self._held or self._mutex.locked():
+        if not self._waiting or self._mutex.locked():
             self._counting = False
             return
         self._turns_left -= 1
@@ -339,7 +360,7 @@ class LeasedSaver(AsyncPostgresSaver):
         return [row["checkpoint_ns"] for row in rows]
 
     async def _before_reading(self) -> None:
-        if self._held or self._flusher is not None:
+        if self._waiting or self._flusher is not None:
             await self.aflush()
 
     async def _again(self, read: Callable[[], Awaitable[T]]) -> T:
@@ -553,6 +574,20 @@ class _SealedValues:
         if data[0] != _TAG:
             raise _foreign(data[0], "state")
         return self._sealer.unseal(data[1], at=("checkpoint",), where="state")
+
+
+def _packed(name: str, rows: Sequence[tuple[Sequence[Any], bytes | None]]) -> dict[str, Any]:
+    """Rows as two parameters: their keys with the place of each value, and the values one after another.
+
+    Measured: an array of values takes psycopg several times as long.
+    """
+    keys, values, at = [], [], 1
+    for key, value in rows:
+        keys.append([*key, at, None if value is None else len(value)])
+        if value is not None:
+            values.append(value)
+            at += len(value)
+    return {f"{name}_keys": orjson.dumps(keys), f"{name}_bytes": b"".join(values)}
 
 
 def _is_small(value: Any) -> bool:

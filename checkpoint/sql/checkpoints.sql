@@ -13,19 +13,20 @@ events as (
     on conflict do nothing),
 writes as (
     insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
-    select %(thread)b, w.key ->> 0, w.key ->> 1, w.key ->> 2, w.key ->> 3, (w.key ->> 4)::int, w.key ->> 5,
-           %(tag)b, w.blob
-      from fenced,
-           rows from (json_array_elements(%(write_keys)b), unnest(%(write_blobs)b::bytea[])) as w (key, blob)
+    select %(thread)b, w ->> 0, w ->> 1, w ->> 2, w ->> 3, (w ->> 4)::int, w ->> 5,
+           %(tag)b, substring(%(write_bytes)b::bytea from (w ->> 6)::int for (w ->> 7)::int)
+      from fenced, json_array_elements(convert_from(%(write_keys)b, 'UTF8')::json) as w
     on conflict do nothing),
 blobs as (
     insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-    select %(thread)b, %(namespace)b, b.key ->> 0, b.key ->> 1, %(tag)b, b.blob
-      from fenced,
-           rows from (json_array_elements(%(blob_keys)b), unnest(%(blobs)b::bytea[])) as b (key, blob)
+    select %(thread)b, %(namespace)b, b ->> 0, b ->> 1, %(tag)b,
+           substring(%(blob_bytes)b::bytea from (b ->> 2)::int for (b ->> 3)::int)
+      from fenced, json_array_elements(convert_from(%(blob_keys)b, 'UTF8')::json) as b
     on conflict do nothing)
 insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata, sealed)
-select %(thread)b, %(namespace)b, %(id)b, %(parent)b, %(checkpoint)b, %(metadata)b, %(sealed)b from fenced
+select %(thread)b, %(namespace)b, %(id)b, %(parent)b, convert_from(%(checkpoint)b, 'UTF8')::jsonb,
+       convert_from(%(metadata)b, 'UTF8')::jsonb, %(sealed)b
+  from fenced
 on conflict (thread_id, checkpoint_ns, checkpoint_id)
 do update set checkpoint = excluded.checkpoint, metadata = excluded.metadata, sealed = excluded.sealed
 
