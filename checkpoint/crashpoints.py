@@ -34,6 +34,7 @@ POINTS: Final = (
     "operation.done",  # the effect has happened, nothing says so
     "operation.recorded",  # the result is recorded, the graph does not know it
     "outbox.sent",  # a channel has taken a message, nothing says so
+    "operation.failed",  # the failure is recorded, and when the next attempt may begin
     "report.written",  # the report's bytes are on disk under a temporary name
 )
 

@@ -63,11 +63,37 @@ class Grant:
 
 @dataclass(frozen=True)
 class Begun:
-    """What beginning an attempt found: `executing` means go on, anything else is the recorded end."""
+    """What beginning an attempt found: `executing` means go on, anything else is the recorded end.
+
+    `planned`: it is too early, by `wait` seconds. `elapsed`: seconds since the first attempt that counts began.
+    """
 
     state: State
     attempt: int
     result: Any
+    failure_class: str | None
+    failure_message: str | None
+    wait: float = 0.0
+    elapsed: float = 0.0
+
+
+@dataclass(frozen=True)
+class Tries:
+    """The attempts at an operation that count: how many have failed, and seconds since the first began."""
+
+    failures: int
+    elapsed: float
+
+
+@dataclass(frozen=True)
+class PendingRetry:
+    """An operation that has failed and may be attempted again from `at` on; `due` says that this is over."""
+
+    operation_id: str
+    name: str
+    attempts: int
+    at: datetime
+    due: bool
     failure_class: str | None
     failure_message: str | None
 
@@ -91,6 +117,7 @@ class Operation:
     failure_class: str | None
     failure_message: str | None
     attempts: int
+    next_attempt_at: datetime | None
     created_at: datetime
     updated_at: datetime
 
@@ -107,6 +134,7 @@ class Attempt:
     ended_at: datetime | None
     failure_class: str | None
     failure_message: str | None
+    retry_after: float | None
 
 
 class Operations:
@@ -137,7 +165,7 @@ class Operations:
         self,
         lease: Lease,
         call: Call,
-        effect: Callable[[Connection, int], Awaitable[Any]],
+        effect: Callable[[Connection, Begun], Awaitable[Any]],
         *,
         grant: Grant | None = None,
         messages: Messages | None = None,
@@ -155,7 +183,7 @@ class Operations:
             begun = self._begun(lease, call, row)
             if begun.state != "executing":
                 return begun, None
-            result = await effect(conn, begun.attempt)
+            result = await effect(conn, begun)
             end = {
                 "thread": lease.thread_id,
                 "epoch": lease.epoch,
@@ -165,6 +193,8 @@ class Operations:
                 "result": self.seal_result(lease, call.id, result),
                 "failure_class": None,
                 "failure_message": None,
+                "delay": None,
+                "retry_after": None,
             }
             for statement, values in messages.riders() if messages is not None else ():
                 await conn.execute(statement, values)
@@ -215,6 +245,8 @@ class Operations:
             result=self._open(row["result"], ("operations", lease.thread_id, call.id, "result")),
             failure_class=row["failure_class"],
             failure_message=row["failure_message"],
+            wait=row["wait"],
+            elapsed=row["elapsed"],
         )
 
     def seal_result(self, lease: Lease, operation_id: str, result: Any) -> bytes:
@@ -232,8 +264,13 @@ class Operations:
         failure_class: str | None = None,
         failure_message: str | None = None,
         messages: Messages | None = None,
+        delay: float | None = None,
+        retry_after: float | None = None,
     ) -> None:
-        """Record how the attempt ended, and what it sends, in one transaction."""
+        """Record how the attempt ended, and what it sends, in one transaction.
+
+        `planned` may be attempted again after `delay` seconds.
+        """
         params = {
             "thread": lease.thread_id,
             "epoch": lease.epoch,
@@ -243,6 +280,8 @@ class Operations:
             "result": sealed_result,
             "failure_class": failure_class,
             "failure_message": storable_text(failure_message),
+            "delay": delay,
+            "retry_after": retry_after,
         }
         riders = messages.riders() if messages is not None else []
         if not riders:
@@ -256,11 +295,31 @@ class Operations:
 
         await self._database.run(work, pipeline=True)
 
-    async def failed_attempts(self, lease: Lease, operation_id: str) -> int:
-        """How many attempts failed; those that waited, or whose driver died, did not."""
-        row = await self._database.fetch_one(_SQL["failed_attempts"], {"thread": lease.thread_id, "id": operation_id})
+    async def tries(self, lease: Lease, operation_id: str) -> Tries:
+        """The attempts that count: attempts that waited, or whose driver died, did not fail."""
+        row = await self._database.fetch_one(_SQL["tries"], {"thread": lease.thread_id, "id": operation_id})
         assert row is not None
-        return int(row["failed"])
+        return Tries(row["failures"], row["elapsed"])
+
+    async def pending_retries(self, thread_id: str, run_id: str) -> Sequence[PendingRetry]:
+        """What has failed and will be attempted again, the next one first."""
+        rows = await self._database.fetch(_SQL["pending_retries"], {"thread": thread_id, "run": run_id})
+        return [
+            PendingRetry(
+                operation_id=row["id"],
+                name=row["name"],
+                attempts=row["attempts"],
+                at=row["next_attempt_at"],
+                due=row["due"],
+                failure_class=row["failure_class"],
+                failure_message=row["failure_message"],
+            )
+            for row in rows
+        ]
+
+    async def forgive(self, thread_id: str, run_id: str) -> None:
+        """Give what the run has not finished a fresh budget of attempts, because a person said so."""
+        await self._database.fetch_none(_SQL["forgive"], {"thread": thread_id, "run": run_id})
 
     async def list(self, thread_id: str, run_id: str | None = None) -> list[Operation]:
         """The operations of a thread, or of one run, oldest first."""
@@ -280,6 +339,7 @@ class Operations:
                 ended_at=row["ended_at"],
                 failure_class=row["failure_class"],
                 failure_message=row["failure_message"],
+                retry_after=row["retry_after"],
             )
             for row in rows
         ]
@@ -302,6 +362,7 @@ class Operations:
             failure_class=row["failure_class"],
             failure_message=row["failure_message"],
             attempts=row["attempts"],
+            next_attempt_at=row["next_attempt_at"],
             created_at=row["created_at"],
             updated_at=row["updated_at"],
         )

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from standfast.tools.principals import Principal
     from standfast.tools.recorded import durable_step, now, random, uuid
     from standfast.tools.remember import remember
+    from standfast.tools.retries import Backoff, RetryPolicy
     from standfast.tools.waits import all_of, event, first_of, sleep, timer, wait_for_event
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "OIDC",
     "Approval",
     "Authenticator",
+    "Backoff",
     "Channel",
     "Delivery",
     "Effect",
@@ -55,6 +57,7 @@ __all__ = [
     "Redelivery",
     "Registry",
     "Result",
+    "RetryPolicy",
     "Runtime",
     "Status",
     "StreamEvent",
@@ -108,6 +111,8 @@ _HOMES: Final = {
     "Principal": "standfast.tools.principals",
     "Redelivery": "standfast.tools.channels",
     "Registry": "standfast.tools.operations",
+    "Backoff": "standfast.tools.retries",
+    "RetryPolicy": "standfast.tools.retries",
     "Result": "standfast.graph.result",
     "Runtime": "standfast.graph.blocking",
     "Status": "standfast.checkpoint.threads",

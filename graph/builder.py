@@ -10,7 +10,7 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import BaseModel, Field
 
 from standfast.graph.routing import DELEGATE, after_analysis, after_approval, after_operate, after_validation
-from standfast.nodes.analysis import ModelFor, analysis_node
+from standfast.nodes.analysis import MODEL_RETRY, ModelFor, analysis_node
 from standfast.nodes.approval import approval_node
 from standfast.nodes.models import load_model
 from standfast.nodes.operate import operate_node
@@ -22,6 +22,7 @@ from standfast.tools.documents import read_document, search_documents
 from standfast.tools.drive import Drive
 from standfast.tools.operations import Effect, Operation, OperationContext, Policy, Registry
 from standfast.tools.reports import publish_report
+from standfast.tools.retries import RetryPolicy
 
 DEFAULT_OPERATIONS: Final = (search_documents, read_document, publish_report)
 EXTRACTOR: Final = "extractor"
@@ -58,12 +59,14 @@ def build_agent(
     operations: Sequence[Operation] = DEFAULT_OPERATIONS,
     instructions: str = INSTRUCTIONS,
     max_turns: int = 25,
+    model_retry: RetryPolicy = MODEL_RETRY,
 ) -> AgentGraph:
     """The agent as an uncompiled graph, to be given to `Runtime`.
 
     `model` answers every run; without it the model that each run was accepted with does. `operations` is
     everything the agent can do (`[*DEFAULT_OPERATIONS, mine]` adds to the built-in ones). `max_turns` bounds
-    the model's answers in one run. Raises `DuplicateOperation` and `InvalidOperation`.
+    the model's answers in one run; `model_retry` says when a model that failed is asked again. Raises
+    `DuplicateOperation` and `InvalidOperation`.
     """
     readers = [one for one in operations if isinstance(one, Operation) and one in (search_documents, read_document)]
     registry = Registry(operations)
@@ -72,9 +75,9 @@ def build_agent(
 
     graph = AgentGraph(AgentState)
     graph.registry = registry
-    graph.add_node("analysis", analysis_node(model_for, [*registry, *delegates], instructions))
+    graph.add_node("analysis", analysis_node(model_for, [*registry, *delegates], instructions, model_retry))
     graph.add_node("operation", operation_graph(registry).compile())
-    graph.add_node("specialist", specialist_node(_specialist(model_for, readers).compile()))
+    graph.add_node("specialist", specialist_node(_specialist(model_for, readers, model_retry).compile()))
     graph.add_node("record", record)
 
     graph.add_edge(START, "analysis")
@@ -104,11 +107,11 @@ def operation_graph(registry: Registry) -> StateGraph[OperationState, None, Oper
 
 
 def _specialist(
-    model_for: ModelFor, readers: Sequence[Operation]
+    model_for: ModelFor, readers: Sequence[Operation], model_retry: RetryPolicy
 ) -> StateGraph[SpecialistState, None, SpecialistState, SpecialistState]:
     registry = Registry(readers)
     graph = StateGraph(SpecialistState)
-    graph.add_node("analysis", analysis_node(model_for, registry, SPECIALIST_INSTRUCTIONS))
+    graph.add_node("analysis", analysis_node(model_for, registry, SPECIALIST_INSTRUCTIONS, model_retry))
     graph.add_node("operation", operation_graph(registry).compile())
 
     graph.add_edge(START, "analysis")

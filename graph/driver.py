@@ -37,6 +37,7 @@ from standfast.graph.tap import Tap
 from standfast.nodes.state import Outcome
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.drive import KEY, Drive
+from standfast.tools.halts import Later, NeedsPerson
 from standfast.tools.ledger import Ledger
 
 MOST_CRASHES: Final = 5
@@ -148,6 +149,11 @@ class Driver:
                 except GraphDrained:
                     await self._let_go()
                     return Result(self._lease.thread_id, self._run.id, Status.QUEUED, drained=True)
+                except NeedsPerson as halt:
+                    return await self._end(Status.NEEDS_ATTENTION, reason=str(halt))
+                except Later:
+                    self._due.halted()
+                    continue
                 except errors.LeaseLost as error:
                     raise self._lease.lose("its writes were refused") from error
                 except (errors.StorageUnavailable, errors.HeadMoved, errors.UsageError):

@@ -7,7 +7,7 @@ an open question is raised again, never answered.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from langgraph.types import Command, Interrupt
 
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease
+from standfast.checkpoint.operations import PendingRetry
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Run
@@ -56,6 +57,11 @@ class Due:
         self._given: set[str] = set()
         self._looked = False
         self._tried: set[str] = set()
+        self._halted = False
+
+    def halted(self) -> None:
+        """The last step ended in a halt: its unfinished tasks have been tried, operations of it wait for a time."""
+        self._halted = True
 
     async def next(self) -> tuple[Step, Mapping[str, Any]]:
         """What to do next, and the state's values. Raises `GraphChanged`."""
@@ -74,13 +80,19 @@ class Due:
             reach("drive.resuming")
             return Go(Command(resume=answers)), state.values
         unfinished = {task.id for task in state.tasks if not task.interrupts and task.result is None}
+        retries: Sequence[PendingRetry] = ()
+        if self._halted:
+            self._halted = False
+            retries = await self._store.operations.pending_retries(thread, self._run.id)
+            self._tried = set() if any(one.due for one in retries) else unfinished
         if unfinished - self._tried:
             # Tried once: a finished task whose node returned nothing looks the same as one that crashed.
             self._tried |= unfinished
             return Go(None), state.values
-        if not listed:
+        if not listed and not retries:
             return Ask([]) if unfinished else Done(), state.values
-        return Ask([wait for key in listed.keys() - answers.keys() for wait in self._waits(*listed[key])]), state.values
+        asked = [wait for key in listed.keys() - answers.keys() for wait in self._waits(*listed[key])]
+        return Ask([*asked, *map(self._retry, retries)]), state.values
 
     async def _answers(self, listed: Mapping[str, tuple[str, Interrupt]]) -> dict[str, Any]:
         """Every recorded answer to a question that the state lists."""
@@ -116,6 +128,24 @@ class Due:
             event = events.get(one.event_seq or 0)
             ended.append(None if one.state == "withdrawn" else {"event": None if event is None else vars(event)})
         return {WAITS: ended}
+
+    def _retry(self, pending: PendingRetry) -> Wait:
+        """The row for an operation's next attempt. No question of the graph: its task is simply run again."""
+        identifier = f"retry-{pending.operation_id}-{pending.attempts}"
+        return Wait(
+            id=identifier,
+            run_id=self._run.id,
+            kind="timer",
+            approval_id=None,
+            node=pending.name,
+            request={"retry": pending.operation_id, "after": pending.failure_class},
+            state="open",
+            answer=None,
+            answered_by=None,
+            opened_at=self._run.accepted_at,
+            interrupt_id=identifier,
+            until=pending.at,
+        )
 
     def _waits(self, node: str, question: Interrupt) -> list[Wait]:
         """The rows for one open question of the graph."""

@@ -14,7 +14,7 @@ from langgraph.types import Send
 
 from standfast.nodes.analysis import is_empty
 from standfast.nodes.state import OperationState, ToolCall, answers_since_request
-from standfast.nodes.validation import MENDABLE
+from standfast.nodes.validation import INVALID, MENDABLE
 
 DELEGATE: Final = "delegate"
 _MOST_EMPTY: Final = 3
@@ -42,7 +42,7 @@ def after_analysis(
 
 def tool_calls(answer: AIMessage, messages: list[AnyMessage], turn: int, namespace: str) -> list[ToolCall]:
     """The calls of one answer, well-formed ones first, each with its place in the run."""
-    mended = _mended(messages)
+    mended, refused = _marked(messages, MENDABLE), _marked(messages, INVALID)
     calls: list[ToolCall] = [
         {
             "id": call["id"] or f"call-{turn}-{index}",
@@ -53,6 +53,7 @@ def tool_calls(answer: AIMessage, messages: list[AnyMessage], turn: int, namespa
             "namespace": namespace,
             "mended": mended.get(call["name"], 0),
             "malformed": None,
+            "refused": refused.get(call["name"], 0),
         }
         for index, call in enumerate(answer.tool_calls)
     ]
@@ -99,12 +100,13 @@ def _send(call: ToolCall, specialists: Collection[str]) -> Send:
     return Send("specialist", {"call": call})
 
 
-def _mended(messages: list[AnyMessage]) -> dict[str, int]:
+def _marked(messages: list[AnyMessage], mark: str) -> dict[str, int]:
+    """How many tool messages since the request bear this mark, by the operation's name."""
     counts: dict[str, int] = {}
     for one in reversed(messages):
         if isinstance(one, HumanMessage):
             break
-        if isinstance(one, ToolMessage) and one.additional_kwargs.get(MENDABLE):
+        if isinstance(one, ToolMessage) and one.additional_kwargs.get(mark):
             counts[one.name or ""] = counts.get(one.name or "", 0) + 1
     return counts
 

@@ -59,13 +59,18 @@ class _BusyLedger(Ledger):
     """Knows whether an operation is under way: its thread is not quiet then."""
 
     busy = 0
+    parks = False  # no worker would come for the thread
 
     async def execute(
         self, call: Call, policy: Policy, effect: EffectFunction, *, grant: Grant | None = None
     ) -> Outcome:
         self.busy += 1
         try:
-            return await super().execute(call, policy, effect, grant=grant)
+            outcome = await super().execute(call, policy, effect, grant=grant)
+            if outcome.state == "failed" and (call.kind == "model" or outcome.failure_class == "unauthorised"):
+                # Whoever invokes the graph again carries it on: there is nobody else who could.
+                await self._operations.forgive(self._lease.thread_id, call.run_id)
+            return outcome
         finally:
             self.busy -= 1
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage
@@ -22,20 +22,27 @@ from standfast.nodes.models import ask
 from standfast.nodes.state import Node, answered
 from standfast.tools.digests import operation_id
 from standfast.tools.drive import Drive, drive_of, path_of
+from standfast.tools.failures import FailureClass
 from standfast.tools.operations import Effect, Operation, Policy
+from standfast.tools.retries import Backoff, RetryPolicy
 
-MODEL_POLICY = Policy(effect=Effect.READ, retries=2)
+MODEL_RETRY: Final = RetryPolicy(
+    overrides={FailureClass.RATE_LIMITED: Backoff(max_attempts=6, initial_delay=1.0, max_delay=300.0)}
+)
 _EMPTY = "Your last message was empty. Answer the request, or call a tool."
 
 ModelFor = Callable[[Drive], BaseChatModel]
 
 
-def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instructions: str) -> Node[Any]:
-    """A node that asks the model, offering it these operations.
+def analysis_node(
+    model_for: ModelFor, operations: Iterable[Operation], instructions: str, retry: RetryPolicy = MODEL_RETRY
+) -> Node[Any]:
+    """A node that asks the model, offering it these operations, and again by `retry` when it fails.
 
     The state needs `messages`; `turn` is written: the place of the answer among those of the run.
     """
     tools = [one.tool_schema() for one in operations]
+    policy = Policy(effect=Effect.READ, retry=retry)
 
     async def analysis(state: Any, config: RunnableConfig) -> dict[str, Any]:
         drive = drive_of(config)
@@ -52,7 +59,7 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
             namespace=namespace,
             turn=turn,
             index=0,
-            effect=MODEL_POLICY.effect,
+            effect=policy.effect,
             digest=_digest(state["messages"]),
             arguments={"messages": len(messages)},
         )
@@ -69,7 +76,7 @@ def analysis_node(model_for: ModelFor, operations: Iterable[Operation], instruct
             answer = await ask(model, tools, messages, config, on_text)
             return answer.model_copy(update={"id": identifier})
 
-        outcome = await drive.ledger.execute(call, MODEL_POLICY, effect)
+        outcome = await drive.ledger.execute(call, policy, effect)
         reach("node.analysis")
         if outcome.state != "succeeded":
             raise errors.ModelFailed(

@@ -15,10 +15,11 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.nodes.approval import grant_for, planned_call, shown
 from standfast.nodes.state import Node, OperationState
-from standfast.nodes.validation import MENDABLE, failed_checks
+from standfast.nodes.validation import INVALID, MENDABLE, failed_checks
 from standfast.tools.drive import drive_of, path_of
 from standfast.tools.failures import FailureClass
-from standfast.tools.ledger import Outcome
+from standfast.tools.halts import NeedsPerson
+from standfast.tools.ledger import Outcome, attempt_ends_at
 from standfast.tools.operations import OperationContext, Registry
 from standfast.tools.waits import from_the_top
 
@@ -49,7 +50,16 @@ def operate_node(registry: Registry) -> Node[OperationState]:
             def progress(data: Any) -> None:
                 drive.tell("progress", path, {**about, "attempt": attempt, "progress": data})
 
-            context = OperationContext(call.id, attempt, drive.run, drive.documents, connection, drive.memory, progress)
+            context = OperationContext(
+                call.id,
+                attempt,
+                drive.run,
+                drive.documents,
+                connection,
+                drive.memory,
+                progress,
+                ends_at=attempt_ends_at(),
+            )
             with from_the_top(config):
                 return await operation.call(call.arguments, context)
 
@@ -68,6 +78,11 @@ def operate_node(registry: Registry) -> Node[OperationState]:
             }
         except errors.OperationMismatch as error:
             outcome = Outcome("failed", None, FailureClass.PERMANENT, str(error))
+        if outcome.state == "failed" and outcome.failure_class == FailureClass.UNAUTHORISED:
+            raise NeedsPerson(
+                f"{call.name} ({call.id}) was refused: {outcome.failure_message}; give it what it lacks, then: "
+                f"standfast retry {drive.run.thread_id}, or: standfast cancel {drive.run.thread_id}"
+            )
         return ended(outcome)
 
     return operate
@@ -88,7 +103,7 @@ def _message(state: OperationState, outcome: Outcome) -> ToolMessage:
     else:
         text = f"This call failed ({outcome.failure_class}): {outcome.failure_message}"
         if outcome.failure_class == FailureClass.INVALID:
-            extra[MENDABLE] = True
+            extra |= {MENDABLE: True, INVALID: True}
     return ToolMessage(
         text,
         id=f"result-{planned['operation_id']}",

@@ -38,6 +38,7 @@ class ToolCall(TypedDict):
     namespace: str
     mended: int  # how often this operation's arguments have been sent back in this run
     malformed: str | None  # why the call could not be read at all
+    refused: NotRequired[int]  # how often this operation has failed as invalid in this run
 
 
 class PlannedCall(TypedDict):

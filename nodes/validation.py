@@ -1,6 +1,7 @@
 """The node between a proposed call and its approval: is it a call at all, and does it hold what it claims?
 
-What fails goes back to the model with the reason, at most twice; then a person is shown the failed checks.
+What fails a check goes back to the model with the reason, at most twice; then a person is shown the failed checks.
+An operation that has refused its calls as invalid three times is not called again in this run.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from standfast.tools.failures import InvalidArguments, said
 from standfast.tools.operations import Check, CheckContext, Operation, Registry
 
 MENDABLE: Final = "failed_checks"  # marks, in a tool message, that the model was asked to mend its call
+INVALID: Final = "invalid_call"  # marks, in a tool message, that the call was made and refused as invalid
+MOST_INVALID: Final = 3
 _MOST_MENDS: Final = 2
 _READERS: Final = frozenset({"search_documents", "read_document"})
 
@@ -37,6 +40,11 @@ def validation_node(
         reach("node.validation")
         if call["malformed"]:
             return {"messages": [refusal(call, identifier, f"The call could not be read: {call['malformed']}")]}
+        if call.get("refused", 0) >= MOST_INVALID:
+            reason = (
+                f"{call['name']} was refused as invalid {MOST_INVALID} times and is not called again; go on without it."
+            )
+            return {"messages": [refusal(call, identifier, reason)]}
         try:
             operation = registry.get(call["name"])
             arguments = operation.validate(call["args"])

@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from standfast.tools.failures import InvalidArguments
 from standfast.tools.operations import Effect, OperationContext, Policy, operation
+from standfast.tools.retries import RetryPolicy
 
 _MOST_PASSAGES: Final = 20
 
 
-@operation(policy=Policy(effect=Effect.READ, retries=2))
+@operation(policy=Policy(effect=Effect.READ, retry=RetryPolicy()))
 async def search_documents(query: str, context: OperationContext, limit: int = 5) -> list[dict[str, Any]]:
     """Search the run's documents. Returns the best passages, each with its document, its number and its text."""
     if not query.strip():
@@ -19,7 +20,7 @@ async def search_documents(query: str, context: OperationContext, limit: int = 5
     return await context.documents.search(context.run.collection_id, query, limit=limit)
 
 
-@operation(policy=Policy(effect=Effect.READ, retries=2))
+@operation(policy=Policy(effect=Effect.READ, retry=RetryPolicy()))
 async def read_document(
     document: str, context: OperationContext, passage: int = 0, count: int = 1
 ) -> list[dict[str, Any]]:

@@ -3,16 +3,18 @@
 Invariant: an attempt is recorded before the effect and its end after it, both under the lease. A recorded end
 is used again; an attempt that never reported is repeated only where its effect allows it. Nothing that an
 operation does leaves here as an exception, except what ends the drive itself: a lost lease, a cancellation,
-a database that is away.
+a database that is away, a delay that is too long to be slept.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import concurrent.futures
+import time
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from langgraph.errors import GraphBubbleUp
 
@@ -22,11 +24,14 @@ from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Begun, Call, End, Grant, Operations
 from standfast.checkpoint.outgoing import Messages, sending
 from standfast.checkpoint.plain_text import storable_text
-from standfast.tools.failures import TRANSIENT, FailureClass, failure_of
+from standfast.tools.failures import Failure, FailureClass, failure_of
+from standfast.tools.halts import Later
 from standfast.tools.operations import Effect, Policy
 
 UNSTORABLE: Final = "unstorable_result"
-_FIRST_DELAY: Final = 0.5  # seconds before the second attempt, doubled for each further one
+_SHORTEST: Final = 0.005  # seconds of sleep: what is left of a delay may be next to nothing
+
+_TOO_LATE: Final = "the deadline of its attempts had passed before this one"
 
 
 @dataclass(frozen=True)
@@ -43,10 +48,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Again:
-    """The attempt failed in a way that time can mend, and another one is allowed."""
+    """The attempt failed in a way that time can mend, and another one is allowed after `delay` seconds."""
+
+    delay: float
 
 
+T = TypeVar("T")
 EffectFunction = Callable[[int, Any], Awaitable[Any]]
+
+
+_ends_at: ContextVar[float | None] = ContextVar("standfast.ends_at", default=None)
+
+
+def attempt_ends_at() -> float | None:
+    """When the attempt under way is cut off, by `time.monotonic()`; None if it is not."""
+    return _ends_at.get()
 
 
 _called_once: ContextVar[str | None] = ContextVar("standfast.called_once", default=None)
@@ -63,7 +79,9 @@ def refuse_to_wait() -> None:
 
 
 class Ledger:
-    """Executes calls for one drive."""
+    """Executes calls for one drive. `parks`: whoever drives lets the thread go for a long delay."""
+
+    parks: ClassVar[bool] = True
 
     def __init__(self, operations: Operations, lease: Lease) -> None:
         self._operations = operations
@@ -79,13 +97,28 @@ class Ledger:
         anything happens.
         """
         attempt_once = self._transaction if policy.effect is Effect.TRANSACTIONAL else self._attempt
-        tries = 0
         while True:
-            outcome = await attempt_once(call, policy, effect, grant, tries)
+            attempt = attempt_once(call, policy, effect, grant)
+            outcome = await (attempt if policy.retry.on_cancel == "stop" else self._undisturbed(attempt))
             if not isinstance(outcome, Again):
                 return outcome
-            await asyncio.sleep(_FIRST_DELAY * 2**tries)
-            tries += 1
+            if self.parks and outcome.delay > policy.retry.park_over:
+                raise Later
+            # Slept by our clock, begun by the database's: what is left then is slept again.
+            await asyncio.sleep(max(outcome.delay, _SHORTEST))
+
+    async def _undisturbed(self, attempt: Coroutine[Any, Any, Outcome | Again]) -> Outcome | Again:
+        """Let an attempt end, and be recorded, before a cancellation goes on; a second one cuts it off."""
+        task = asyncio.ensure_future(attempt)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if self._lease.lost is None:
+                await asyncio.wait([task])
+            raise
+        finally:
+            if task.cancel():
+                await asyncio.wait([task])
 
     async def leave(self, run_id: str, operation_id: str, why: str) -> Outcome:
         """End an operation that nobody can execute any more: as it is recorded, else as not known or not done."""
@@ -103,24 +136,27 @@ class Ledger:
                 )
                 return Outcome("unknown", None, FailureClass.UNKNOWN, why, one.attempts)
             if one.state not in ("planned", "executing"):
-                return _recorded(Begun(one.state, one.attempts, one.result, one.failure_class, one.failure_message))
+                begun = Begun(one.state, one.attempts, one.result, one.failure_class, one.failure_message)
+                return _end_of(begun)
         return Outcome("failed", None, FailureClass.PERMANENT, why)
 
     async def _attempt(
-        self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None, tries: int
+        self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None
     ) -> Outcome | Again:
         begun = await self._operations.begin(self._lease, call, grant=grant)
         if begun.state != "executing":
             return _recorded(begun)
         reach("operation.begun")
         self._lease.require()
+        seconds = _seconds_for(policy, begun)
+        if seconds == 0.0:
+            return await self._too_late(call, begun.attempt)
         once = policy.effect is Effect.AT_MOST_ONCE
         mark = _called_once.set(call.name if once else None)
         messages = self._operations.messages(call, self._lease.thread_id)
         try:
             with sending(messages):
-                async with asyncio.timeout(policy.timeout):
-                    result = await effect(begun.attempt, None)
+                result = await _within(seconds, effect(begun.attempt, None))
         except errors.LeaseLost:
             raise
         except GraphBubbleUp as question:
@@ -132,7 +168,7 @@ class Ledger:
             await self._finish(call, begun.attempt, "waiting", None, None, None, messages)
             raise
         except Exception as error:  # noqa: BLE001 - whatever an operation raises is its failure, not ours
-            return await self._failed(call, policy, begun.attempt, error, tries)
+            return await self._failed(call, policy, begun.attempt, error)
         finally:
             _called_once.reset(mark)
         reach("operation.done" if call.kind == "tool" else "model.called")
@@ -147,19 +183,21 @@ class Ledger:
         return Outcome("succeeded", result, attempt=begun.attempt)
 
     async def _transaction(
-        self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None, tries: int
+        self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None
     ) -> Outcome | Again:
         own: errors.OperationError | None = None
         messages = self._operations.messages(call, self._lease.thread_id)
 
-        async def inside(connection: Any, attempt: int) -> Any:
+        async def inside(connection: Any, begun: Begun) -> Any:
             nonlocal own
             own = None
             messages.clear()
+            seconds = _seconds_for(policy, begun)
+            if seconds == 0.0:
+                raise TimeoutError(_TOO_LATE)
             try:
                 with sending(messages):
-                    async with asyncio.timeout(policy.timeout):
-                        result = await effect(attempt, connection)
+                    result = await _within(seconds, effect(begun.attempt, connection))
             except errors.OperationError as error:
                 own = error
                 raise
@@ -176,13 +214,13 @@ class Ledger:
             begun = await self._operations.begin(self._lease, call, grant=grant)
             if begun.state != "executing":
                 return _recorded(begun)
-            return await self._failed(call, policy, begun.attempt, error, tries)
+            return await self._failed(call, policy, begun.attempt, error)
         if begun.state != "executing":
             return _recorded(begun)
         reach("operation.recorded")
         return Outcome("succeeded", result, attempt=begun.attempt)
 
-    async def _failed(self, call: Call, policy: Policy, attempt: int, error: Exception, tries: int) -> Outcome | Again:
+    async def _failed(self, call: Call, policy: Policy, attempt: int, error: Exception) -> Outcome | Again:
         failure = failure_of(error)
         kind, message = failure.kind, storable_text(failure.message)  # as it is told now, so it is read back later
         uncertain = policy.effect is Effect.AT_MOST_ONCE and kind in (
@@ -191,21 +229,24 @@ class Ledger:
             FailureClass.UNKNOWN,
         )
         if uncertain:  # the call may have arrived: nobody calls again
-            await self._finish(call, attempt, "unknown", None, kind, message)
+            await self._finish(call, attempt, "unknown", None, kind, message, retry_after=failure.retry_after)
             return Outcome("unknown", None, kind, message, attempt)
-        if kind in TRANSIENT and await self._failures(call, tries) < policy.retries:
-            await self._finish(call, attempt, "planned", None, kind, message)
-            return Again()
-        # A model that does not answer ends the drive, not the operation: a later drive asks it again.
-        await self._finish(call, attempt, "planned" if call.kind == "model" else "failed", None, kind, message)
-        return Outcome("failed", None, kind, message, attempt)
+        delay = await self._delay(call, policy, failure)
+        state: End = "failed" if delay is None else "planned"
+        await self._finish(call, attempt, state, None, kind, message, delay=delay, retry_after=failure.retry_after)
+        reach("operation.failed")
+        return Outcome("failed", None, kind, message, attempt) if delay is None else Again(delay)
 
-    async def _failures(self, call: Call, tries: int) -> int:
-        """The failures before this one that count: all of an operation's, of a model call those of this drive.
+    async def _too_late(self, call: Call, attempt: int) -> Outcome:
+        """End an operation whose deadline has passed while nobody drove it; nothing was called."""
+        await self._finish(call, attempt, "failed", None, FailureClass.TIMEOUT, _TOO_LATE)
+        return Outcome("failed", None, FailureClass.TIMEOUT, _TOO_LATE, attempt)
 
-        A model that was away for long is given its full number of tries whenever somebody carries the run on.
-        """
-        return tries if call.kind == "model" else await self._operations.failed_attempts(self._lease, call.id)
+    async def _delay(self, call: Call, policy: Policy, failure: Failure) -> float | None:
+        """Seconds until the next attempt, from what is recorded; None if this failure was the last one."""
+        tries = await self._operations.tries(self._lease, call.id)
+        failures = tries.failures + 1  # this one is not recorded yet
+        return policy.retry.next_delay(failure, failures=failures, elapsed=tries.elapsed, key=call.id)
 
     async def _finish(
         self,
@@ -216,6 +257,9 @@ class Ledger:
         failure_class: str | None,
         message: str | None,
         messages: Messages | None = None,
+        *,
+        delay: float | None = None,
+        retry_after: float | None = None,
     ) -> None:
         await self._operations.finish(
             self._lease,
@@ -226,10 +270,43 @@ class Ledger:
             failure_class=failure_class,
             failure_message=message,
             messages=messages,
+            delay=delay,
+            retry_after=retry_after,
         )
 
 
-def _recorded(begun: Begun) -> Outcome:
+def _seconds_for(policy: Policy, begun: Begun) -> float | None:
+    """How long this attempt may take: to its time-out, or to the deadline of all attempts."""
+    limits = [policy.timeout, policy.retry.deadline and max(0.0, policy.retry.deadline - begun.elapsed)]
+    return min((one for one in limits if one is not None), default=None)
+
+
+async def _within(seconds: float | None, work: Awaitable[T]) -> T:
+    mark = _ends_at.set(None if seconds is None else time.monotonic() + seconds)
+    try:
+        async with asyncio.timeout(seconds):
+            try:
+                return await work
+            except asyncio.CancelledError as error:
+                if _is_being_cancelled():
+                    raise
+                raise concurrent.futures.CancelledError("cancelled from within") from error
+    finally:
+        _ends_at.reset(mark)
+
+
+def _is_being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _recorded(begun: Begun) -> Outcome | Again:
+    if begun.state == "planned":  # too early: somebody else has begun the delay
+        return Again(begun.wait)
+    return _end_of(begun)
+
+
+def _end_of(begun: Begun) -> Outcome:
     if begun.failure_class == UNSTORABLE:
         state: Literal["succeeded", "failed", "unknown"] = "failed"
     elif begun.state in ("succeeded", "reconciled"):

@@ -7,6 +7,7 @@ when it is called twice; nothing with an effect runs under a policy that nobody 
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -24,6 +25,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.threads import Run
 from standfast.tools.failures import InvalidArguments
+from standfast.tools.retries import NEVER, RetryPolicy
 from standfast.tools.rules import ASK, LET_THROUGH, Rule
 
 _CONTEXT = "context"  # a parameter of this name receives the OperationContext and is hidden from the model
@@ -44,15 +46,15 @@ class Policy:
 
     `approval`: whether a person must allow each call, or the `Rule`s that say which calls and who. `valid`: how
     long that request stays open, where its rule does not say. `timeout`: seconds for one attempt, async functions
-    only. `retries`: further attempts after a failure that time can mend. `version`: bump it when what a grant
-    stands for changes; one given under another version, or under other rules, is void.
+    only. `retry`: further attempts after a failure that time can mend, by default none. `version`: bump it when what
+    a grant stands for changes; one given under another version, or under other rules, is void.
     """
 
     effect: Effect
     approval: bool | Rule | Sequence[Rule] = False
     valid: timedelta = timedelta(days=7)
     timeout: float | None = None
-    retries: int = 0
+    retry: RetryPolicy = NEVER
     version: str = "1"
 
     def __post_init__(self) -> None:
@@ -61,8 +63,8 @@ class Policy:
             raise errors.InvalidOperation(f"a policy's validity must be positive, not {self.valid}")
         if self.timeout is not None and self.timeout <= 0:
             raise errors.InvalidOperation(f"a policy's timeout must be positive, not {self.timeout}")
-        if self.retries < 0:
-            raise errors.InvalidOperation(f"a policy's retries must not be negative, not {self.retries}")
+        if not isinstance(self.retry, RetryPolicy):
+            raise errors.InvalidOperation(f"a policy's retry is a RetryPolicy, not {self.retry!r}")
         if not isinstance(self.approval, bool | Rule):
             object.__setattr__(self, "approval", tuple(self.approval))
         if not all(isinstance(one, Rule) for one in self.rules):
@@ -92,6 +94,12 @@ class OperationContext:
     connection: Any = None  # transactional operations only: the transaction that records the result
     memory: BaseStore | None = None  # what threads remember for each other
     progress: Callable[[Any], None] = lambda _: None  # tell those who follow the run how far it is
+    ends_at: float | None = None  # by time.monotonic()
+
+    @property
+    def time_left(self) -> float | None:
+        """Seconds until this attempt is cut off, by its time-out, its deadline or the run's; None if by none."""
+        return None if self.ends_at is None else max(0.0, self.ends_at - time.monotonic())
 
     @property
     def thread_id(self) -> str:
@@ -264,6 +272,11 @@ def _refuse_blocking(title: str, policy: Policy) -> None:
         raise errors.InvalidOperation(
             f"operation {title!r} is a blocking function: nothing can stop it at a time-out; "
             "make it async, or leave the timeout out"
+        )
+    if policy.retry.deadline is not None:
+        raise errors.InvalidOperation(
+            f"operation {title!r} is a blocking function: nothing can stop it at its retries' deadline; "
+            "make it async, or leave the deadline out"
         )
     if policy.effect is Effect.TRANSACTIONAL:
         raise errors.InvalidOperation(

@@ -26,7 +26,7 @@ from langgraph.errors import GraphBubbleUp
 from pydantic import BaseModel
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.operations import Call
+from standfast.checkpoint.operations import Begun, Call
 from standfast.tools.digests import call_digest
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.failures import classify, said
@@ -165,7 +165,7 @@ async def _once(drive: Drive, call: Call, work: Callable[[], Awaitable[Any]]) ->
 async def _taken(drive: Drive, call: Call, take: Callable[[], Awaitable[Any]]) -> Any:
     """A value that costs nothing to take: it is recorded in one transaction."""
 
-    async def effect(connection: Any, attempt: int) -> Any:
+    async def effect(connection: Any, begun: Begun) -> Any:
         return await take()
 
     begun, value = await drive.operations.transact(drive.lease, call, effect)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from standfast.checkpoint.crashpoints import reach
 from standfast.tools.operations import CheckContext, Effect, OperationContext, Policy, operation
+from standfast.tools.retries import RetryPolicy
 
 _REQUEST_SECONDS: Final = 30.0
 
@@ -68,7 +69,7 @@ async def sources_were_read(arguments: Mapping[str, Any], context: CheckContext)
 
 
 @operation(
-    policy=Policy(effect=Effect.IDEMPOTENT, approval=True, timeout=120, retries=2),
+    policy=Policy(effect=Effect.IDEMPOTENT, approval=True, timeout=120, retry=RetryPolicy()),
     checks=[sources_were_read],
 )
 async def publish_report(

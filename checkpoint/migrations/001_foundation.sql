@@ -328,10 +328,12 @@ create function begin_attempt_1(
     in_index integer, in_effect text, in_digest text, in_arguments bytea, in_worker text,
     needs_grant boolean, in_approval text, in_granted text, in_policy_version text, in_required integer,
     in_members text[])
-returns table (state text, attempt integer, result bytea, failure_class text, failure_message text)
+returns table (state text, attempt integer, result bytea, failure_class text, failure_message text,
+               wait double precision, elapsed double precision)
 language plpgsql as $$
 declare
     o operations%rowtype;
+    first_start timestamptz;
 begin
     perform assert_lease_1(thread, held);
     insert into operations (thread_id, id, run_id, kind, name, namespace, turn, index, effect, digest, arguments)
@@ -349,8 +351,19 @@ begin
         o.state := 'unknown';
     end if;
     if o.state in ('succeeded', 'failed', 'unknown', 'reconciled') then
-        return query select o.state, o.attempts, o.result, o.failure_class, o.failure_message;
+        return query select o.state, o.attempts, o.result, o.failure_class, o.failure_message, 0::float8, 0::float8;
         return;
+    end if;
+    if o.state = 'planned' and o.next_attempt_at > standfast.now() then  -- a delay outlives whoever began it
+        return query select o.state, o.attempts, null::bytea, o.failure_class, o.failure_message,
+                            extract(epoch from o.next_attempt_at - standfast.now())::float8, 0::float8;
+        return;
+    end if;
+    if o.attempts > 0 then
+        select min(x.started_at) into first_start from attempts x
+         where x.thread_id = thread and x.operation_id = op and x.number > o.forgiven;
+        update waits w set state = 'timed_out', ended_at = standfast.now()
+         where w.thread_id = thread and w.id = 'retry-' || op || '-' || o.attempts and w.state = 'open';
     end if;
     if needs_grant then
         perform use_grant_1(thread, op, in_digest, in_approval, in_granted, in_policy_version, in_required, in_members);
@@ -358,29 +371,32 @@ begin
     update attempts x set state = 'abandoned', ended_at = standfast.now()
      where x.thread_id = thread and x.operation_id = op and x.state = 'executing';
     update operations x set state = 'executing', effect = in_effect, attempts = o.attempts + 1,
-                            updated_at = standfast.now()
+                            next_attempt_at = null, updated_at = standfast.now()
      where x.thread_id = thread and x.id = op;
     insert into attempts (thread_id, operation_id, number, epoch, worker)
     values (thread, op, o.attempts + 1, held, in_worker);
-    return query select 'executing', o.attempts + 1, null::bytea, null::text, null::text;
+    return query select 'executing', o.attempts + 1, null::bytea, null::text, null::text, 0::float8,
+                        coalesce(extract(epoch from standfast.now() - first_start), 0)::float8;
 end $$;
 
 -- new_state 'waiting': the operation waits for something and is called again, which is no failure of the attempt.
+-- 'planned': it failed, and may be attempted again after `delay` seconds.
 create function finish_attempt_1(
     thread text, held bigint, op text, attempt integer, new_state text, new_result bytea,
-    new_failure_class text, new_failure_message text)
+    new_failure_class text, new_failure_message text, delay double precision, new_retry_after double precision)
 returns void language plpgsql as $$
 begin
     perform assert_lease_1(thread, held);
     update operations
        set state = case when new_state = 'waiting' then 'planned' else new_state end,
            result = new_result, failure_class = new_failure_class,
-           failure_message = new_failure_message, updated_at = standfast.now()
+           failure_message = new_failure_message, updated_at = standfast.now(),
+           next_attempt_at = standfast.now() + make_interval(secs => delay)
      where thread_id = thread and id = op and state = 'executing' and attempts = attempt;
     update attempts
        set state = case when new_state in ('succeeded', 'waiting') then new_state else 'failed' end,
            ended_at = standfast.now(), failure_class = new_failure_class,
-           failure_message = new_failure_message
+           failure_message = new_failure_message, retry_after = new_retry_after
      where thread_id = thread and operation_id = op and number = attempt and state = 'executing';
 end $$;
 

@@ -6,18 +6,30 @@ select * from begin_attempt_1(
 
 -- name: finish
 select finish_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(state)s, %(result)s, %(failure_class)s,
-                        %(failure_message)s)
+                        %(failure_message)s, %(delay)s, %(retry_after)s)
 
 -- name: list
 select id, run_id::text, kind, name, namespace, turn, index, effect, digest, state, arguments, result,
-       failure_class, failure_message, attempts, created_at, updated_at
+       failure_class, failure_message, attempts, next_attempt_at, created_at, updated_at
   from operations
  where thread_id = %(thread)s and (%(run)s::uuid is null or run_id = %(run)s)
  order by created_at, turn, index, id
 
--- name: failed_attempts
-select count(*) as failed from attempts where thread_id = %(thread)s and operation_id = %(id)s and state = 'failed'
+-- name: tries
+select count(*) filter (where a.state = 'failed') as failures,
+       coalesce(extract(epoch from standfast.now() - min(a.started_at)), 0)::float8 as elapsed
+  from operations o join attempts a on a.thread_id = o.thread_id and a.operation_id = o.id and a.number > o.forgiven
+ where o.thread_id = %(thread)s and o.id = %(id)s
+
+-- name: pending_retries
+select id, name, attempts, next_attempt_at, failure_class, failure_message, next_attempt_at <= standfast.now() as due
+  from operations
+ where thread_id = %(thread)s and run_id = %(run)s and state = 'planned' and next_attempt_at is not null
+ order by next_attempt_at, id
+
+-- name: forgive
+select forgive_1(%(thread)s, %(run)s)
 
 -- name: attempts
-select operation_id, number, epoch, worker, started_at, ended_at, state, failure_class, failure_message
+select operation_id, number, epoch, worker, started_at, ended_at, state, failure_class, failure_message, retry_after
   from attempts where thread_id = %(thread)s order by started_at, number

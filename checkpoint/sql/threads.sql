@@ -44,8 +44,8 @@ with thread as (select id, run_id from threads where id = %(thread)s for no key 
 reopened as (
     update runs r set state = 'open', reason = null
       from thread where r.thread_id = thread.id and r.id = thread.run_id and r.state = 'needs_attention'
-    returning r.thread_id)
-select wake_1(thread_id) from reopened
+    returning r.thread_id, r.id)
+select forgive_1(thread_id, id), wake_1(thread_id) from reopened
 
 -- name: standing
 select state, reason from runs where thread_id = %(thread)s and id = %(run)s

@@ -16,7 +16,8 @@ from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.graph import DEFAULT_OPERATIONS, Runtime, build_agent
+from standfast.graph import DEFAULT_OPERATIONS, RetryPolicy, Runtime, build_agent
+from standfast.nodes.analysis import MODEL_RETRY
 from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
 from tests.servers.reports import ReportsServer
 
@@ -81,8 +82,11 @@ def opened(database_url: str, reports_server: ReportsServer) -> Callable[..., An
     """`async with opened(*operations, model=...) as runtime:` an agent with these beside the usual ones."""
 
     @asynccontextmanager
-    async def opening(*operations: Any, model: Any = None, **options: Any) -> AsyncIterator[Runtime]:
-        graph = build_agent(model=model or ScriptedModel(), operations=[*DEFAULT_OPERATIONS, *OPERATIONS, *operations])
+    async def opening(
+        *operations: Any, model: Any = None, model_retry: RetryPolicy = MODEL_RETRY, **options: Any
+    ) -> AsyncIterator[Runtime]:
+        known = [*DEFAULT_OPERATIONS, *OPERATIONS, *operations]
+        graph = build_agent(model=model or ScriptedModel(), operations=known, model_retry=model_retry)
         settings = Settings(reports_url=f"{reports_server.url}/reports")
         async with Runtime(graph, database_url=database_url, settings=settings, **options) as runtime:
             yield runtime

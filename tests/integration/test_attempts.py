@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from pydantic import PrivateAttr
 
 from standfast.checkpoint import errors
-from standfast.graph import Effect, OperationContext, Policy, Result, operation, sleep
+from standfast.graph import Effect, OperationContext, Policy, Result, RetryPolicy, operation, sleep
 from standfast.tools.failures import InvalidArguments
 from tests.conftest import Clock
 from tests.crash.support.scripted_model import ScriptedModel, call, script
@@ -27,7 +27,7 @@ def texts(result: Result) -> list[str]:
 async def test_waits_are_no_failures_and_take_no_retries(opened: Open, clock: Clock) -> None:
     failures: list[int] = []
 
-    @operation(policy=Policy(effect=Effect.IDEMPOTENT, retries=1))
+    @operation(policy=Policy(effect=Effect.IDEMPOTENT, retry=RetryPolicy(max_attempts=2, park_over=0)))
     async def patient(context: OperationContext) -> str:
         """Wait for two days, fail once, then work."""
         await sleep(for_=DAY)
@@ -42,6 +42,8 @@ async def test_waits_are_no_failures_and_take_no_retries(opened: Open, clock: Cl
         clock.move(DAY)
         assert "waiting" == (await runtime.aresume("t")).status
         clock.move(DAY)
+        assert "waiting" == (await runtime.aresume("t")).status
+        clock.move(timedelta(seconds=1))
         result = await runtime.aresume("t")
         mine = {one.id for one in await runtime.store.operations.list("t") if one.name == "patient"}
         attempts = [one for one in await runtime.store.operations.attempts("t") if one.operation_id in mine]

@@ -18,7 +18,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool
 
-from standfast.graph import Effect, Operation, OperationContext, Policy, operation
+from standfast.graph import Effect, Operation, OperationContext, Policy, RetryPolicy, operation
 
 Turn = str | Sequence[Mapping[str, Any]]
 """What the model says in one turn: a text, or calls `{"name", "args", "id"?, "malformed"?}`."""
@@ -115,6 +115,12 @@ async def jot_slowly(text: str, until: str, context: OperationContext) -> str:
     return await _post(text, context)
 
 
+@operation(policy=Policy(effect=Effect.IDEMPOTENT, retry=RetryPolicy(3, 0.05)))
+async def insist(text: str, context: OperationContext) -> str:
+    """Write a note without asking, in three attempts."""
+    return await _post(text, context)
+
+
 @operation(policy=Policy(effect=Effect.AT_MOST_ONCE))
 async def shout(text: str, context: OperationContext) -> str:
     """Write a note where nobody knows keys."""
@@ -128,4 +134,4 @@ async def enter(text: str, context: OperationContext) -> str:
     return f"entered {text}"
 
 
-OPERATIONS: Sequence[Operation] = (note, jot, jot_slowly, shout, enter)
+OPERATIONS: Sequence[Operation] = (note, jot, jot_slowly, insist, shout, enter)
