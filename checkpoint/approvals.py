@@ -30,6 +30,7 @@ _SQL = statements("approvals")
 
 Verb = Literal["approve", "reject", "edit", "respond", "withdraw"]
 VERBS: Final[tuple[Verb, ...]] = ("approve", "reject", "edit", "respond")
+Source = Literal["list", "table", "claims"]
 State = Literal["open", "approved", "rejected", "answered", "edited", "expired", "withdrawn"]
 
 
@@ -37,14 +38,16 @@ State = Literal["open", "approved", "rejected", "answered", "edited", "expired",
 class Terms:
     """Under what terms people decide: those of the policy's rule when the question is opened.
 
-    `required` different people must approve, of `group` if one is named; `approvers` are its members then, None if
-    only people's own claims tell. With `edit_needs_another` somebody other than the editor must approve an edit.
+    `required` different people must approve, of `group` if one is named. Its members stand in `source`: a list (then
+    `approvers` are its members now), the table of groups, or people's own claims. With `edit_needs_another` somebody
+    other than the editor must approve an edit.
     """
 
     policy_version: str
     valid: timedelta
     required: int = 1
     group: str | None = None
+    source: Source = "claims"
     approvers: tuple[str, ...] | None = None
     requester_may_decide: bool = True
     edit_needs_another: bool = False
@@ -75,7 +78,7 @@ class Request:
 class Decision:
     """What a person says to one approval. `id` is made before sending, so a repeat is recognised.
 
-    `members` are those of the approval's group now; None lets those of then, or the principal's `groups`, tell.
+    `source` and `members` are of the approval's group now, as in `Terms`; None is as they were then.
     """
 
     verb: Verb
@@ -83,6 +86,7 @@ class Decision:
     vouched: bool
     digest: str
     groups: tuple[str, ...] = ()
+    source: Source | None = None
     members: tuple[str, ...] | None = None
     reason: str | None = None
     arguments: Mapping[str, Any] | None = None
@@ -116,6 +120,7 @@ class Approval:
     expires_at: datetime
     required: int = 1
     group: str | None = None
+    source: Source = "claims"
     approvers: tuple[str, ...] | None = None
     requester_may_decide: bool = True
     edit_needs_another: bool = False
@@ -189,6 +194,7 @@ class Approvals:
             "policy_version": terms.policy_version,
             "required": terms.required,
             "group": terms.group,
+            "source": terms.source,
             "approvers": None if terms.approvers is None else list(terms.approvers),
             "requester_may_decide": terms.requester_may_decide,
             "edit_needs_another": terms.edit_needs_another,
@@ -267,6 +273,7 @@ class Approvals:
             "principal": decision.principal,
             "vouched": decision.vouched,
             "groups": list(decision.groups),
+            "source": decision.source,
             "members": None if decision.members is None else list(decision.members),
             "seen": decision.digest,
             "reason": decision.reason,
@@ -397,6 +404,7 @@ class Approvals:
             expires_at=row["expires_at"],
             required=row["required"],
             group=row["group_name"],
+            source=row["group_source"],
             approvers=None if row["approvers"] is None else tuple(row["approvers"]),
             requester_may_decide=row["requester_may_decide"],
             edit_needs_another=row["edit_needs_another"],

@@ -51,13 +51,14 @@ class Call:
 class Grant:
     """The grant that an attempt must use: of this approval, for this digest; `approval` None is none at all.
 
-    `required` votes are needed, of `members` as they are now; None lets the voters' own claims tell.
+    `required` votes are needed, of a group whose members stand in `source`: of a list they are `members`.
     """
 
     approval: str | None = None
     digest: str | None = None
     policy_version: str | None = None
     required: int = 1
+    source: str = "claims"
     members: Sequence[str] | None = None
 
 
@@ -235,6 +236,7 @@ class Operations:
             "granted": used.digest,
             "policy_version": used.policy_version,
             "required": used.required,
+            "source": used.source,
             "members": None if used.members is None else list(used.members),
         }
 

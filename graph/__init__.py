@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from standfast.checkpoint.outbox import Delivery, Message
     from standfast.checkpoint.stored_types import TypeRegistry
     from standfast.checkpoint.threads import Status, Thread
+    from standfast.graph.answers import Said
     from standfast.graph.blocking import Runtime
     from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent, operation_graph
     from standfast.graph.events import StreamEvent, fold_text
@@ -23,8 +24,10 @@ if TYPE_CHECKING:
     from standfast.nodes.operate import operate_node
     from standfast.nodes.state import OperationState, proposal
     from standfast.nodes.validation import validation_node
+    from standfast.tools.approval_policy import ApprovalPolicy
     from standfast.tools.authenticators import OIDC, Authenticator
     from standfast.tools.channels import Channel, FunctionChannel, LogChannel, Redelivery, Webhook
+    from standfast.tools.conditions import Condition
     from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
     from standfast.tools.notify import notify
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, Registry, operation
@@ -32,15 +35,18 @@ if TYPE_CHECKING:
     from standfast.tools.recorded import durable_step, now, random, uuid
     from standfast.tools.remember import remember
     from standfast.tools.retries import Backoff, RetryPolicy
+    from standfast.tools.rules import Rule
     from standfast.tools.waits import all_of, event, first_of, sleep, timer, wait_for_event
 
 __all__ = [
     "DEFAULT_OPERATIONS",
     "OIDC",
     "Approval",
+    "ApprovalPolicy",
     "Authenticator",
     "Backoff",
     "Channel",
+    "Condition",
     "Delivery",
     "Effect",
     "Event",
@@ -58,7 +64,9 @@ __all__ = [
     "Registry",
     "Result",
     "RetryPolicy",
+    "Rule",
     "Runtime",
+    "Said",
     "Status",
     "StreamEvent",
     "Thread",
@@ -91,6 +99,10 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "Said": "standfast.graph.answers",
+    "Condition": "standfast.tools.conditions",
+    "Rule": "standfast.tools.rules",
+    "ApprovalPolicy": "standfast.tools.approval_policy",
     "DEFAULT_OPERATIONS": "standfast.graph.builder",
     "OIDC": "standfast.tools.authenticators",
     "Approval": "standfast.checkpoint.approvals",

@@ -47,6 +47,7 @@ async def decide(
         vouched=as_.on_word,
         digest=seen_digest or approval.digest,
         groups=tuple(sorted(as_.groups)),
+        source=policy.source(approval.group),
         members=policy.members(approval.group),
         reason=None if said.reason is None else text_of(said.reason, "reason"),
         response=text_of(said.response, "response") if isinstance(said.response, str) else said.response,

@@ -139,6 +139,8 @@ class AsyncRuntime(Operators, Outgoing):
         async with contextlib.AsyncExitStack() as stack:
             database = await stack.enter_async_context(opened(self._url, settings=self._settings))
             store = Store.over(database, self._types)
+            if self._operations is not None:
+                await self._policy.check_table(self._operations, store.groups)
             await Dispatcher(store.outbox, self._channels).register()
             keeper = LeaseKeeper(database.conninfo)
             stack.push_async_callback(asyncio.to_thread, keeper.close)

@@ -126,7 +126,7 @@ async def grant_for(drive: Drive, operation: Operation, state: OperationState) -
     for one in reversed(granted):  # the newest: an older one was found wanting before it was asked again
         digest = _digest(drive, operation, state, one.expires_at)
         if one.digest == digest and _as_strict(one, terms):
-            return Grant(one.id, digest, terms.policy_version, terms.required, drive.policy.members(one.group))
+            return Grant(one.id, digest, terms.policy_version, terms.required, terms.source, terms.approvers)
     return Grant()
 
 

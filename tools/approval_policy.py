@@ -9,26 +9,29 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Literal, cast, get_args
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.approvals import Terms
+from standfast.checkpoint.approvals import Source, Terms
+from standfast.checkpoint.groups import Groups
 from standfast.tools.conditions import Condition
 from standfast.tools.operations import Operation, Registry
 from standfast.tools.rules import ANYONE, NOBODY, Rule, asking, digest_of, rule_for
 
-CLAIMS: Final = "claims"  # instead of a group's members: the authenticator's claims tell who is in it
+Elsewhere = Literal["table", "claims"]
 
 Place = tuple[str | int, ...]
-Members = Collection[str] | str
+Members = Collection[str] | Elsewhere
 
 
 @dataclass(frozen=True)
 class ApprovalPolicy:
     """Who decides about which calls. `operations` are rules by an operation's name, the first that fits counts.
 
-    `groups` are members by a group's name, or "claims". `requester_may_decide` is what holds where a rule does not
-    say; None is yes only where no authenticator is configured. Raises `InvalidPolicy`.
+    `groups` are by a group's name the names of its members, "table" (they stand in the database's table of groups)
+    or "claims" (people's own, as their authenticator vouches for them when they decide). `requester_may_decide` is
+    what holds where a rule does not say; None is yes only where no authenticator is configured. Raises
+    `InvalidPolicy`.
     """
 
     operations: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
@@ -40,8 +43,8 @@ class ApprovalPolicy:
         for name, members in self.groups.items():
             if name in (NOBODY, ANYONE):
                 raise InvalidPlace(("groups", name), f"no group can be named {name!r}: that word has a meaning")
-            if isinstance(members, str) and members != CLAIMS:
-                raise InvalidPlace(("groups", name), f'the members of {name!r} are a list of names, or "{CLAIMS}"')
+            if isinstance(members, str) and members not in get_args(Elsewhere):
+                raise InvalidPlace(("groups", name), f"{name!r} is a list of names, or 'table', or 'claims'")
             if not members:
                 raise InvalidPlace(("groups", name), f"nobody is in the group {name!r}")
         for operation, rules in self.operations.items():
@@ -102,6 +105,7 @@ class ApprovalPolicy:
             valid=rule.valid_for or operation.policy.valid,
             required=len(members or ()) if rule.required == "all" else rule.required,
             group=rule.group,
+            source=self.source(rule.group) or "claims",
             approvers=members,
             requester_may_decide=self.requester_may_decide is not False if may is None else may,
             edit_needs_another=rule.edit_needs_another,
@@ -111,9 +115,26 @@ class ApprovalPolicy:
         )
 
     def members(self, group: str | None) -> tuple[str, ...] | None:
-        """The members of a group, sorted; None for anyone, and where only people's claims tell."""
-        found = self.groups.get(group, CLAIMS) if group is not None else CLAIMS
-        return None if isinstance(found, str) else tuple(sorted(set(found)))
+        """The members of a listed group, sorted; None for anyone, and where they stand elsewhere."""
+        found = self.groups.get(group) if group is not None else None
+        return None if found is None or isinstance(found, str) else tuple(sorted(set(found)))
+
+    def source(self, group: str | None) -> Source | None:
+        """Where the members of a group stand; None for anyone, and for a group that is not named here."""
+        found = self.groups.get(group) if group is not None else None
+        return None if found is None else cast(Source, found) if isinstance(found, str) else "list"
+
+    async def check_table(self, registry: Registry, table: Groups) -> None:
+        """Refuse a rule that needs more people than the table of groups has. Raises `InvalidPolicy`."""
+        for one in registry:
+            for position, rule in enumerate(self.rules(one)):
+                if rule.group is not None and self.source(rule.group) == "table" and rule.required != "all":
+                    members = await table.members(rule.group)
+                    if len(members) < rule.required:
+                        raise InvalidPlace(
+                            ("operations", one.name, position, "approvers"),
+                            f"{rule.required} of {rule.group!r} must approve, and {len(members)} people are in it",
+                        )
 
     def _check_group(self, place: Place, rule: Rule) -> None:
         group = rule.group
@@ -124,7 +145,7 @@ class ApprovalPolicy:
             raise InvalidPlace(place, f"there is no group {group!r}; there are: {known}")
         members = self.members(group)
         if members is None and rule.required == "all":
-            raise InvalidPlace(place, f"all of {group!r} cannot be asked: only claims tell who is in it")
+            raise InvalidPlace(place, f"all of {group!r} cannot be asked: its members are not listed here")
         if members is not None and rule.required != "all" and rule.required > len(members):
             raise InvalidPlace(place, f"{rule.required} of {group!r} must approve, and it has {len(members)}")
 

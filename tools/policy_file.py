@@ -10,13 +10,13 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from standfast.checkpoint import errors
-from standfast.tools.approval_policy import ApprovalPolicy, InvalidPlace, Place
+from standfast.tools.approval_policy import ApprovalPolicy, Elsewhere, InvalidPlace, Place
 from standfast.tools.operations import Registry
 from standfast.tools.rules import Rule
 
@@ -24,7 +24,7 @@ from standfast.tools.rules import Rule
 class _Document(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    groups: dict[str, list[str] | Literal["claims"]] = {}
+    groups: dict[str, list[str] | Elsewhere] = {}
     operations: dict[str, list[Rule]]
 
 

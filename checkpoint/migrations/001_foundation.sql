@@ -132,7 +132,8 @@ create table approvals (
     policy_version text not null,
     required       integer not null check (required > 0),
     group_name     text,                         -- whose members decide; null: anyone
-    approvers      text[],                       -- the members then; null: anyone, or only their claims tell
+    group_source   text not null check (group_source in ('list', 'table', 'claims')),  -- where its members stand
+    approvers      text[],                       -- of a list: the members then
     requester_may_decide boolean not null,
     edit_needs_another boolean not null,
     reason_required boolean not null,
@@ -282,12 +283,25 @@ begin
     return cancelling;
 end $$;
 
--- Whether somebody may vote: in_members are the group's members now, null if only the voter's own claims tell.
-create function may_vote_1(
-    a approvals, voter text, voter_groups text[], in_members text[])
-returns boolean language sql immutable as $$
-    select (a.group_name is null
-            or case when in_members is null then a.group_name = any(voter_groups) else voter = any(in_members) end)
+-- Whether somebody is among those who decide, now. Of a list, in_members are its members now; what the claims of a
+-- voter said stands with his vote.
+create function is_approver_1(a approvals, voter text, voter_groups text[], in_source text, in_members text[])
+returns boolean language plpgsql stable as $$
+begin
+    if a.group_name is null then
+        return true;
+    elsif coalesce(in_source, a.group_source) = 'list' then
+        return voter = any(coalesce(in_members, a.approvers));
+    elsif coalesce(in_source, a.group_source) = 'table' then
+        return exists (select from group_members m join threads t on t.tenant = m.tenant
+                        where t.id = a.thread_id and m.name = a.group_name and m.principal = voter);
+    end if;
+    return a.group_name = any(voter_groups);
+end $$;
+
+create function may_vote_1(a approvals, voter text, voter_groups text[], in_source text, in_members text[])
+returns boolean language sql stable as $$
+    select is_approver_1(a, voter, voter_groups, in_source, in_members)
        and (a.requester_may_decide or voter <> a.requested_by)
        and not (a.edit_needs_another and voter is not distinct from a.editor);
 $$;
@@ -296,7 +310,7 @@ $$;
 -- still may give it, and in time. A later attempt of the same operation goes on under the same grant.
 create function use_grant_1(
     thread text, op text, op_digest text, approval text, in_granted text, in_policy_version text,
-    in_required integer, in_members text[])
+    in_required integer, in_source text, in_members text[])
 returns void language plpgsql as $$
 declare
     a approvals%rowtype;
@@ -309,7 +323,7 @@ begin
     if found and a.used_at is null then
         perform 1 from decisions d
           where d.thread_id = thread and d.approval_id = approval and d.granted = a.digest
-            and may_vote_1(a, d.principal, d.groups, in_members)
+            and may_vote_1(a, d.principal, d.groups, in_source, in_members)
          having count(distinct d.principal) >= greatest(a.required, in_required);
         if found then
             update approvals x set used_at = standfast.now() where x.thread_id = thread and x.id = approval;
@@ -327,7 +341,7 @@ create function begin_attempt_1(
     thread text, held bigint, op text, run uuid, in_kind text, in_name text, in_namespace text, in_turn integer,
     in_index integer, in_effect text, in_digest text, in_arguments bytea, in_worker text,
     needs_grant boolean, in_approval text, in_granted text, in_policy_version text, in_required integer,
-    in_members text[])
+    in_source text, in_members text[])
 returns table (state text, attempt integer, result bytea, failure_class text, failure_message text,
                wait double precision, elapsed double precision)
 language plpgsql as $$
@@ -366,7 +380,8 @@ begin
          where w.thread_id = thread and w.id = 'retry-' || op || '-' || o.attempts and w.state = 'open';
     end if;
     if needs_grant then
-        perform use_grant_1(thread, op, in_digest, in_approval, in_granted, in_policy_version, in_required, in_members);
+        perform use_grant_1(thread, op, in_digest, in_approval, in_granted, in_policy_version, in_required,
+                            in_source, in_members);
     end if;
     update attempts x set state = 'abandoned', ended_at = standfast.now()
      where x.thread_id = thread and x.operation_id = op and x.state = 'executing';
@@ -407,11 +422,11 @@ end $$;
 create function decide_1(
     approval text, decision_id uuid, in_decision text, in_principal text, in_vouched boolean, in_groups text[],
     seen_digest text, in_reason text, in_response bytea, in_arguments bytea, approval_arguments bytea,
-    operation_arguments bytea, new_operation_digest text, new_digest text, in_members text[])
+    operation_arguments bytea, new_operation_digest text, new_digest text, in_source text,
+    in_members text[])
 returns table (verdict text, state text, digest text) language plpgsql as $$
 declare
     a approvals%rowtype;
-    members text[];
     refused text;
     final boolean := true;
     new_state text := case in_decision when 'approve' then 'approved' when 'edit' then 'approved'
@@ -443,13 +458,10 @@ begin
         return query select 'stale', a.state, a.digest;
         return;
     end if;
-    members := coalesce(in_members, a.approvers);
     refused := case
         when in_decision = 'withdraw' and in_principal = a.requested_by then null
         when in_decision <> 'withdraw' and in_decision <> all(a.allowed) then 'not_allowed'
-        when a.group_name is not null
-             and not case when members is null then a.group_name = any(in_groups) else in_principal = any(members) end
-            then 'not_a_member'
+        when not is_approver_1(a, in_principal, in_groups, in_source, in_members) then 'not_a_member'
         when in_decision in ('reject', 'withdraw') then null
         when not a.requester_may_decide and in_principal = a.requested_by then 'requester'
         when in_decision = 'approve' and a.edit_needs_another and in_principal = a.editor then 'editor'
@@ -478,7 +490,7 @@ begin
     if in_decision = 'approve' then
         select count(distinct d.principal) >= a.required into final from decisions d
          where d.thread_id = a.thread_id and d.approval_id = approval and d.granted = a.digest
-           and may_vote_1(a, d.principal, d.groups, members);
+           and may_vote_1(a, d.principal, d.groups, in_source, in_members);
     end if;
     if not final then
         perform tell_1(a.thread_id);

@@ -17,11 +17,11 @@ update approvals set state = 'withdrawn', decided_at = standfast.now()
 
 -- name: open
 insert into approvals (thread_id, id, run_id, operation_id, operation, operation_version, round, digest,
-                       operation_digest, policy_version, required, group_name, approvers, requester_may_decide,
+                       operation_digest, policy_version, required, group_name, group_source, approvers, requester_may_decide,
                        edit_needs_another, reason_required, allowed, editor, arguments, request, requested_by,
                        expires_at, remind_at)
 values (%(thread)s, %(id)s, %(run)s, %(operation_id)s, %(operation)s, %(operation_version)s, %(round)s, %(digest)s,
-        %(operation_digest)s, %(policy_version)s, %(required)s, %(group)s, %(approvers)s, %(requester_may_decide)s,
+        %(operation_digest)s, %(policy_version)s, %(required)s, %(group)s, %(source)s, %(approvers)s, %(requester_may_decide)s,
         %(edit_needs_another)s, %(reason_required)s, %(allowed)s, %(editor)s, %(approval_arguments)s, %(request)s,
         %(requested_by)s, %(expires_at)s, %(remind_at)s)
 on conflict (thread_id, id) do nothing
@@ -74,7 +74,7 @@ select n.id from approvals a join approvals n on n.thread_id = a.thread_id and n
 -- name: decide
 select verdict, state, digest from decide_1(
     %(id)s, %(decision_id)s, %(decision)s, %(principal)s, %(vouched)s, %(groups)s, %(seen)s, %(reason)s, %(response)s,
-    %(arguments)s, %(approval_arguments)s, %(operation_arguments)s, %(operation_digest)s, %(digest)s, %(members)s)
+    %(arguments)s, %(approval_arguments)s, %(operation_arguments)s, %(operation_digest)s, %(digest)s, %(source)s, %(members)s)
 
 -- name: expire
 select expire_approval_1(thread_id, id) from approvals

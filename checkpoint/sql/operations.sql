@@ -2,7 +2,7 @@
 select * from begin_attempt_1(
     %(thread)s, %(epoch)s, %(id)s, %(run)s, %(kind)s, %(name)s, %(namespace)s, %(turn)s, %(index)s, %(effect)s,
     %(digest)s, %(arguments)s, %(worker)s, %(needs_grant)s, %(approval)s, %(granted)s,
-    %(policy_version)s, %(required)s, %(members)s)
+    %(policy_version)s, %(required)s, %(source)s, %(members)s)
 
 -- name: finish
 select finish_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(state)s, %(result)s, %(failure_class)s,

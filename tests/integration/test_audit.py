@@ -93,7 +93,7 @@ async def test_whoever_was_refused_is_told(runtime: Runtime) -> None:
     with pytest.raises(errors.DigestMismatch):
         await runtime.adecide(approval.id, Said("approve"), as_=KIM, seen_digest="0" * 64)
     with pytest.raises(errors.InvalidRequest):
-        await runtime.aanswer("t", "yes please", as_=KIM)
+        await runtime.aanswer("t", "yes", as_=KIM)
     await runtime.adecide(approval.id, Said("reject"), as_=KIM)
     with pytest.raises(errors.AlreadyDecided):
         await runtime.adecide(approval.id, Said("approve"), as_=Principal.vouched("sam"))
