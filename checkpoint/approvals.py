@@ -157,8 +157,8 @@ class Approvals:
         self._sealer = sealer
         self._outbox = outbox
 
-    async def open(self, lease: Lease, request: Request, digest: Callable[[datetime], str]) -> Approval:
-        """Open the approval, or find it as it was opened before. `digest` is given the expiry.
+    async def open(self, lease: Lease, request: Request, digest: Callable[[str, datetime], str]) -> Approval:
+        """Open the approval, or find it as it was opened before. `digest` is given the tenant and the expiry.
 
         The message that tells of it is written in the same transaction.
         An earlier round of the operation that is still open is withdrawn: one question at a time.
@@ -169,7 +169,9 @@ class Approvals:
             return await self.get(identifier)
         except errors.UnknownApproval:
             pass
-        now = await self._database.clock()
+        row = await self._database.fetch_one(_SQL["now"], {"thread": lease.thread_id})
+        assert row is not None
+        now = row["now"]
         expires_at = now + terms.valid
         shown = {
             "description": request.description,
@@ -189,7 +191,7 @@ class Approvals:
             "index": call.index,
             "effect": call.effect,
             "round": request.round,
-            "digest": digest(expires_at),
+            "digest": digest(row["tenant"], expires_at),
             "operation_digest": call.digest,
             "policy_version": terms.policy_version,
             "required": terms.required,

@@ -109,7 +109,7 @@ async def _open(drive: Drive, operation: Operation, state: OperationState) -> Ap
     return await drive.approvals.open(
         drive.lease,
         request,
-        lambda expires_at: _digest(drive, operation, state, expires_at),
+        lambda tenant, expires_at: _digest(drive, operation, state, tenant, expires_at),
     )
 
 
@@ -124,7 +124,7 @@ async def grant_for(drive: Drive, operation: Operation, state: OperationState) -
     terms = drive.policy.terms(operation, _rule(drive, operation, state))
     granted = await drive.approvals.granted(drive.run.thread_id, state["planned"]["operation_id"])
     for one in reversed(granted):  # the newest: an older one was found wanting before it was asked again
-        digest = _digest(drive, operation, state, one.expires_at)
+        digest = _digest(drive, operation, state, one.tenant, one.expires_at)
         if one.digest == digest and _as_strict(one, terms):
             return Grant(one.id, digest, terms.policy_version, terms.required, terms.source, terms.approvers)
     return Grant()
@@ -139,10 +139,10 @@ def _as_strict(given: Approval, terms: Terms) -> bool:
     )
 
 
-def _digest(drive: Drive, operation: Operation, state: OperationState, expires_at: datetime) -> str:
+def _digest(drive: Drive, operation: Operation, state: OperationState, tenant: str, expires_at: datetime) -> str:
     planned = state["planned"]
     return approval_digest(
-        tenant=drive.tenant,
+        tenant=tenant,
         thread_id=drive.run.thread_id,
         operation_id=planned["operation_id"],
         operation=operation.name,

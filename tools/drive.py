@@ -40,7 +40,6 @@ class Drive:
     messages: StepMessages
     clock: Callable[[], Awaitable[datetime]]
     tell: Callable[[str, tuple[str, ...], Any], None]  # record an event of the run: kind, path, data
-    tenant: str = "default"
     policy: ApprovalPolicy = field(default_factory=ApprovalPolicy)  # who decides about which calls
 
 

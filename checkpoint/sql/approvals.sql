@@ -5,6 +5,9 @@ select assert_lease_1(%(thread)s, %(epoch)s)
 update approvals set state = 'withdrawn', decided_at = standfast.now()
  where thread_id = %(thread)s and id = %(id)s and state = 'open'
 
+-- name: now
+select standfast.now() as now, tenant from threads where id = %(thread)s
+
 -- name: plan
 insert into operations (thread_id, id, run_id, kind, name, namespace, turn, index, effect, digest, arguments)
 values (%(thread)s, %(operation_id)s, %(run)s, 'tool', %(operation)s, %(namespace)s, %(turn)s, %(index)s,
