@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from standfast.tools.notify import notify
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, Registry, operation
     from standfast.tools.principals import Principal
+    from standfast.tools.questions import ask
     from standfast.tools.recorded import durable_step, now, random, uuid
     from standfast.tools.remember import remember
     from standfast.tools.retries import Backoff, RetryPolicy
@@ -77,6 +78,7 @@ __all__ = [
     "after_validation",
     "all_of",
     "approval_node",
+    "ask",
     "build_agent",
     "durable_step",
     "event",
@@ -99,6 +101,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "ask": "standfast.tools.questions",
     "Said": "standfast.graph.answers",
     "Condition": "standfast.tools.conditions",
     "Rule": "standfast.tools.rules",

@@ -40,9 +40,10 @@ async def ask(question: str, *, schema: Any) -> Any: ...
 async def ask(question: str, *, schema: Any = None) -> Any:
     """Ask a person and return the answer. Nothing is held meanwhile.
 
-    `schema`: a type that the answer must have, such as a pydantic model, a dataclass, `int`, `Literal["a", "b"]`; text such as "12" counts as a number where one is wanted. Without it any answer will do. What
-    stands before it in a node runs again when the answer has come. Raises `InvalidRequest` for an empty question or an
-    unusable schema, and `WaitRefused` in an operation that must not be called twice.
+    `schema`: a type that the answer must have, such as a pydantic model, a dataclass, `int`, `Literal["a", "b"]`;
+    text such as "12" counts as a number where one is wanted. Without it any answer will do. What stands before it in
+    a node runs again when the answer has come. Raises `InvalidRequest` for an empty question or an unusable schema,
+    and `WaitRefused` in an operation that must not be called twice.
     """
     if not question.strip():
         raise errors.InvalidRequest("the question is empty; say what is asked")
