@@ -1,7 +1,7 @@
 """Hears of changes of threads: one listening connection for each process, however many listen.
 
-Invariant: a notification is a hint. Whoever waits looks at the rows, is woken by the hint, and looks again at the
-latest after `POLL_SECONDS`, so that nothing depends on a notification that never came.
+Invariant: a notification is a hint. Whoever waits looks at the rows, is woken by the hint, and looks again after a
+while without one, and whenever the connection is a new one: nothing depends on a notification that never came.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from standfast.checkpoint.database import Connection, Database, connect
 from standfast.checkpoint.errors import StandfastError
 from standfast.checkpoint.run_events import RunEvents
 
-POLL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 0.5  # while it does not listen, or for what no notification tells
+_BACKSTOP_SECONDS: Final = 5.0
 _FOLLOWED_SECONDS: Final = 30.0
 _LOG = logging.getLogger("standfast.listener")
 T = TypeVar("T")
@@ -29,7 +30,8 @@ T = TypeVar("T")
 class _Followed:
     """One thread that somebody waits for."""
 
-    readers: int = 0
+    waiting: int = 0
+    reading: int = 0  # of those, who want to hear of each event
     changes: int = 0
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -49,33 +51,37 @@ class Listener:
         self._looks: dict[Hashable, asyncio.Task[Any]] = {}
         self._one_look = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
+        self._listening = False
 
     @contextlib.asynccontextmanager
-    async def following(self, thread_id: str) -> AsyncIterator[None]:
-        """Within it `wait` is woken by changes of the thread."""
+    async def following(self, thread_id: str, *, reading: bool = False) -> AsyncIterator[None]:
+        """Within it `wait` is woken when the thread comes to rest; with `reading`, by each of its events too."""
         followed = self._followed.setdefault(thread_id, _Followed())
-        followed.readers += 1
+        followed.waiting += 1
+        followed.reading += reading
         try:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._listen())
-            if followed.readers == 1:
+            if followed.waiting == 1 or (reading and followed.reading == 1):
                 await self._follow([thread_id])
             yield
         finally:
-            followed.readers -= 1
-            if not followed.readers:
+            followed.waiting -= 1
+            followed.reading -= reading
+            if not followed.waiting:
                 del self._followed[thread_id]
 
     def seen(self, thread_id: str) -> int:
         """How often the thread has changed: to be asked before looking at its rows, and given to `wait`."""
         return self._followed[thread_id].changes
 
-    async def wait(self, thread_id: str, seen: int) -> None:
-        """Return when the thread has changed since `seen`, or after `POLL_SECONDS`."""
+    async def wait(self, thread_id: str, seen: int, *, polling: bool = False) -> None:
+        """Return when the thread has changed since `seen`, or after a while; with `polling` after `POLL_SECONDS`."""
         followed = self._followed[thread_id]
         if followed.changes == seen:
+            often = polling or not self._listening
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS):
+                async with asyncio.timeout(POLL_SECONDS if often else _BACKSTOP_SECONDS):
                     await followed.changed.wait()
 
     async def look(self, at: Hashable, read: Callable[[], Awaitable[T]]) -> T:
@@ -111,10 +117,15 @@ class Listener:
             try:
                 async with await connect(self._database.conninfo) as conn:
                     await conn.execute("listen standfast_threads")
+                    self._listening = True
+                    for followed in self._followed.values():
+                        followed.change()  # what came before this connection was told to nobody
                     await self._hear(conn)
             except (psycopg.Error, StandfastError) as error:
                 _LOG.warning("not listening for a moment: %s", error)
                 await asyncio.sleep(POLL_SECONDS)
+            finally:
+                self._listening = False
 
     async def _hear(self, conn: Connection) -> None:
         loop = asyncio.get_running_loop()
@@ -131,5 +142,6 @@ class Listener:
                 await self._follow(list(self._followed))
 
     async def _follow(self, thread_ids: list[str]) -> None:
+        read = [one for one in thread_ids if one in self._followed and self._followed[one].reading]
         async with self._one_look:
-            await self._run_events.follow(thread_ids, seconds=_FOLLOWED_SECONDS)
+            await self._run_events.follow(thread_ids, read=read, seconds=_FOLLOWED_SECONDS)

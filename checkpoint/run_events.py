@@ -86,6 +86,7 @@ class RunEvents:
                     after = seq
         return events, len(rows) == limit
 
-    async def follow(self, thread_ids: Sequence[str], *, seconds: float) -> None:
-        """Ask to be told of changes of these threads for a while."""
-        await self._database.fetch_none(_SQL["follow"], {"threads": list(thread_ids), "seconds": seconds})
+    async def follow(self, thread_ids: Sequence[str], *, read: Sequence[str], seconds: float) -> None:
+        """Ask to be told for a while when these threads come to rest, and of each event of those that are `read`."""
+        params = {"threads": list(thread_ids), "read": list(read), "seconds": seconds}
+        await self._database.fetch_none(_SQL["follow"], params)

@@ -240,6 +240,13 @@ class Threads:
             raise errors.UnknownThread(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id)
         return self._run(thread_id, row)
 
+    async def latest(self, thread_id: str) -> tuple[Run, int]:
+        """The thread's latest run, and the number of its newest event. Raises `UnknownThread` for one without runs."""
+        row = await self._database.fetch_one(_SQL["latest"], {"thread": thread_id})
+        if row is None:
+            raise errors.UnknownThread(f"thread {thread_id!r} has no run", thread_id=thread_id)
+        return self._run(thread_id, row), row["last_event"]
+
     async def runs(self, thread_id: str) -> Sequence[Run]:
         """All runs of a thread, oldest first."""
         return [self._run(thread_id, row) for row in await self._database.fetch(_SQL["runs"], {"thread": thread_id})]

@@ -33,10 +33,11 @@ async def follow_to_end(
             at = ("rests", thread_id, run_id, seen)
             if await listener.look(at, lambda: _rests(store, thread_id, run_id)):
                 return False
-            known = await listener.look(("get", thread_id, seen), lambda: store.threads.get(thread_id))
-            if ours is not None and known.due and ours(known):
-                return True
-            await listener.wait(thread_id, seen)
+            if ours is not None:
+                known = await listener.look(("get", thread_id, seen), lambda: store.threads.get(thread_id))
+                if known.due and ours(known):
+                    return True
+            await listener.wait(thread_id, seen, polling=ours is not None)  # a lease that runs out is not told of
 
 
 async def follow_events(
@@ -46,7 +47,7 @@ async def follow_events(
     if after < 0:
         last = await listener.look(("last", thread_id, run_id), lambda: store.run_events.last(thread_id, run_id))
         after = max(0, last + after)
-    async with listener.following(thread_id):
+    async with listener.following(thread_id, reading=True):
         while True:
             seen, page = listener.seen(thread_id), partial(_page, store, thread_id, run_id, after)
             events, more, resting = await listener.look(("events", thread_id, run_id, after, seen), page)

@@ -401,14 +401,9 @@ class AsyncRuntime(Operators, Outgoing):
         """
         thread = lease.thread_id
         try:
-            known = await self.store.threads.get(thread)
-            run_id = known.run_id
-            if run_id is None:
-                raise errors.UnknownThread(f"thread {thread!r} has no run", thread_id=thread)
-            self.deployed.require(known)
-            run = await self.store.threads.run(thread, run_id)
+            self.deployed.require(await self.store.threads.get(thread))
+            run, last_event = await self.store.threads.latest(thread)
             at_rest = run.state != "open" and not (run.state == "needs_attention" and lease.cancel_requested)
-            last_event = await self.store.run_events.last(thread, run_id)
         except BaseException as error:
             if not (keep_on_error and isinstance(error, Exception)):
                 with contextlib.suppress(errors.StandfastError):
@@ -416,7 +411,7 @@ class AsyncRuntime(Operators, Outgoing):
             raise
         if at_rest:
             await leave(self.store.database, lease)
-            return await self._as_it_is(thread, run_id)
+            return await self._as_it_is(thread, run.id)
         return await self._driver(lease, run, on_event, last_event, control, keep_on_error).drive()
 
     async def _to_rest(self, result: Result, on_event: OnEvent | None) -> Result:

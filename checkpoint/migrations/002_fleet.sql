@@ -14,7 +14,8 @@ alter table runs add constraint runs_state_check
 alter table runs add column input_digest text;          -- of the request as it was given: what a client key stands for
 create index runs_queued on runs (thread_id, number) where state = 'queued';
 
-alter table threads add column followed_until timestamptz;  -- somebody listens: tell them of changes until then
+alter table threads add column followed_until timestamptz;  -- somebody reads its events: tell of each until then
+alter table threads add column awaited_until timestamptz;   -- somebody waits for its end: tell of rests until then
 
 alter table waits drop constraint waits_kind_check;
 alter table waits add constraint waits_kind_check check (kind in ('approval', 'question', 'timer', 'event'));
@@ -81,10 +82,11 @@ exception when unique_violation then
     null;
 end $$;
 
--- Tell those who follow a thread. Nobody follows most threads: their commits stay free of the queue's lock.
+-- Tell those who follow a thread or wait for its end. Nobody does for most threads: their commits stay free of the
+-- queue's lock.
 create function tell_1(thread text) returns void language plpgsql as $$
 begin
-    perform 1 from threads where id = thread and followed_until > standfast.now();
+    perform 1 from threads where id = thread and greatest(followed_until, awaited_until) > standfast.now();
     if found then
         perform pg_notify('standfast_threads', thread);
     end if;
@@ -453,7 +455,7 @@ begin
     insert into run_events (thread_id, run_id, first, last, epoch, events)
     values (thread, run, first_seq, last_seq, held, sealed)
     on conflict do nothing;
-    perform tell_1(thread);
+    perform pg_notify('standfast_threads', thread) from threads where id = thread and followed_until > standfast.now();
 end $$;
 
 -- The fence of a step, and the check of its head, in one call; it also tells those who follow the thread.

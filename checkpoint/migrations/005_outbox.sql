@@ -53,6 +53,11 @@ create function lock_key_1(in_key text) returns void language sql as $$
     select pg_advisory_xact_lock(hashtextextended('outbox:' || in_key, 0));
 $$;
 
+-- Whether one of these topics, of which some end in a star, is this one.
+create function wants_1(topics text[], topic text) returns boolean language sql immutable as $$
+    select exists (select 1 from unnest(topics) as t where topic = t or t like '%*' and starts_with(topic, left(t, -1)));
+$$;
+
 -- Write messages, in this order. One that is there already is left as it is.
 create function send_messages_1(
     in_thread text, in_run uuid, ids text[], topics text[], keys text[], payloads bytea[])
@@ -79,16 +84,16 @@ begin
                                   where d.channel = c.name and d.key = m.key and d.state = 'pending')
                     then 'infinity' else standfast.now() end
           from channels c
-         where exists (select 1 from unnest(c.topics) as t
-                        where m.topic = t or t like '%*' and starts_with(m.topic, left(t, -1)));
+         where wants_1(c.topics, m.topic);
     end loop;
 end $$;
 
--- The end of a run, under the name of the state that it really came to.
+-- The end of a run, under the name of the state that it really came to; not even written if no channel wants it.
 create function send_run_end_1(in_thread text, in_run uuid, in_id text, in_payload bytea) returns void
 language sql as $$
     select send_messages_1(in_thread, in_run, array[in_id], array['run.' || state], array[in_thread], array[in_payload])
-      from runs where thread_id = in_thread and id = in_run;
+      from runs where thread_id = in_thread and id = in_run
+       and exists (select 1 from channels c where wants_1(c.topics, 'run.' || state));
 $$;
 
 -- Take what is due, each delivery for one dispatcher, for so many seconds.

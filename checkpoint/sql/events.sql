@@ -24,5 +24,8 @@ select first, last, epoch, events, at from run_events
  where thread_id = %(thread)s and run_id = %(run)s and last > %(after)s order by last limit %(limit)s
 
 -- name: follow
-update threads set followed_until = standfast.now() + make_interval(secs => %(seconds)s)
+update threads
+   set followed_until = case when id = any(%(read)s) then standfast.now() + make_interval(secs => %(seconds)s)
+                             else followed_until end,
+       awaited_until = standfast.now() + make_interval(secs => %(seconds)s)
  where id = any(%(threads)s)

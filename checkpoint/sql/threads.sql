@@ -25,6 +25,13 @@ select id::text, number, state, reason, requested_by, vouched, model, collection
        deadline, accepted_at, ended_at
   from runs where thread_id = %(thread)s and id = %(run)s
 
+-- name: latest
+select r.id::text, r.number, r.state, r.reason, r.requested_by, r.vouched, r.model, r.collection_id, r.input, r.settings,
+       r.outcome, r.deadline, r.accepted_at, r.ended_at,
+       (select coalesce(max(e.last), 0) from run_events e where e.thread_id = r.thread_id and e.run_id = r.id) as last_event
+  from threads t join runs r on r.thread_id = t.id and r.id = t.run_id
+ where t.id = %(thread)s
+
 -- name: runs
 select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
        deadline, accepted_at, ended_at
