@@ -31,6 +31,7 @@ StandfastError
 ├── ApprovalExpired                 the approval's time is over
 ├── DigestMismatch                  what was decided is not what is open
 ├── AlreadyFinished                 the run has ended
+├── RunFailed                       a run that was driven for somebody else has not succeeded
 ├── CancelPending                   the cancellation was asked for before, and the driver has not stopped yet
 ├── ClientKeyConflict               a client key that stands for another request
 ├── EventConflict                   an event id that stands for another event
@@ -211,6 +212,10 @@ class DigestMismatch(StandfastError):
 
 class AlreadyFinished(StandfastError):
     """The run has ended; nothing was changed."""
+
+
+class RunFailed(StandfastError):
+    """A run that was driven for somebody else has not succeeded; its reason is in the message."""
 
 
 class CancelPending(StandfastError):

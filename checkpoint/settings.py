@@ -30,6 +30,7 @@ class Settings(BaseSettings):
     oidc_jwks_url: str | None = Field(None, description="Where its keys are; its own configuration says so if unset")
     oidc_name_claim: str = Field("sub", description="Which claim is the person's name in every record")
     oidc_groups_claim: str = Field("groups", description="Which claim lists the person's groups; dots lead inside")
+    studio_token: SecretStr | None = Field(None, description="Whoever has it may use the Studio server, as `studio`")
     token: SecretStr | None = Field(None, description="The token of whoever uses the command line")
     token_file: Path | None = Field(None, description="A file with it")
     policy_file: Path | None = Field(None, description="YAML or TOML file that says who decides about which calls")

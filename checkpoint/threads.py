@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal
+from uuid import UUID
 
 from psycopg.rows import DictRow
 
@@ -232,6 +233,15 @@ class Threads:
         if row is None:
             raise errors.UnknownThread(f"there is no thread {thread_id!r}; see: standfast threads", thread_id=thread_id)
         return _thread(row)
+
+    async def named(self, uuid: str) -> str:
+        """The id of the thread that has this UUID; the UUID itself if there is none yet. Raises `InvalidThreadId`."""
+        try:
+            value = UUID(uuid)
+        except ValueError as error:
+            raise errors.InvalidThreadId(f"{uuid!r} is no UUID") from error
+        row = await self._database.fetch_one(_SQL["by_uuid"], {"uuid": value})
+        return str(value) if row is None else str(row["id"])
 
     async def run(self, thread_id: str, run_id: str) -> Run:
         """One run of a thread."""

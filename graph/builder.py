@@ -16,7 +16,15 @@ from standfast.nodes.models import load_model
 from standfast.nodes.operate import operate_node
 from standfast.nodes.record import record
 from standfast.nodes.specialist import specialist_node
-from standfast.nodes.state import AgentState, OperationResult, OperationState, SpecialistState
+from standfast.nodes.state import (
+    AgentContext,
+    AgentInput,
+    AgentOutput,
+    AgentState,
+    OperationResult,
+    OperationState,
+    SpecialistState,
+)
 from standfast.nodes.validation import validation_node
 from standfast.tools.documents import read_document, search_documents
 from standfast.tools.drive import Drive
@@ -47,7 +55,7 @@ class Delegate(BaseModel):
     task: str = Field(min_length=1, description="What to find, in one or two sentences")
 
 
-class AgentGraph(StateGraph[AgentState, None, AgentState, AgentState]):
+class AgentGraph(StateGraph[AgentState, AgentContext, AgentInput, AgentOutput]):
     """The agent's graph, with the operations that its nodes know."""
 
     registry: Registry
@@ -73,7 +81,7 @@ def build_agent(
     delegates = [delegate] if readers else []
     model_for = _model_for(model)
 
-    graph = AgentGraph(AgentState)
+    graph = AgentGraph(AgentState, AgentContext, input_schema=AgentInput, output_schema=AgentOutput)
     graph.registry = registry
     graph.add_node("analysis", analysis_node(model_for, [*registry, *delegates], instructions, model_retry))
     graph.add_node("operation", operation_graph(registry).compile())

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, get_args
 from standfast.checkpoint import errors
 from standfast.checkpoint.run_events import RunEvent
 
-Mode = Literal["values", "updates", "messages", "custom", "tasks"]
-_MODES: Final[frozenset[Mode]] = frozenset(get_args(Mode))
+Mode = Literal["values", "updates", "messages", "custom", "tasks", "checkpoints", "debug"]
+MODES: Final[frozenset[Mode]] = frozenset(get_args(Mode))
 _END: Final = object()
 _LOG = logging.getLogger("standfast.parts")
 
@@ -30,9 +30,9 @@ class Parts:
     def __init__(self, stream_mode: Mode | Sequence[Mode], *, subgraphs: bool) -> None:
         self._alone = isinstance(stream_mode, str)
         self.modes: frozenset[Mode] = frozenset([stream_mode] if isinstance(stream_mode, str) else stream_mode)
-        if not self.modes or not self.modes <= _MODES:
+        if not self.modes or not self.modes <= MODES:
             raise errors.InvalidRequest(
-                f"stream_mode is one or more of {', '.join(sorted(_MODES))}, not {stream_mode!r}"
+                f"stream_mode is one or more of {', '.join(sorted(MODES))}, not {stream_mode!r}"
             )
         self._subgraphs = subgraphs
         self._parts: asyncio.Queue[Any] = asyncio.Queue()
@@ -47,6 +47,10 @@ class Parts:
             return
         if namespace and not self._subgraphs:
             return
+        self.put(namespace, mode, part)
+
+    def put(self, namespace: tuple[str, ...], mode: str, part: Any) -> None:
+        """Give one part to the listener, in the shape that it asked for."""
         shaped: Any = part if self._alone else (mode, part)
         if self._subgraphs:
             shaped = (namespace, part) if self._alone else (namespace, mode, part)

@@ -273,8 +273,9 @@ class AsyncRuntime(Operators, Outgoing):
         `request` is that of `ainvoke`, with its options; `None` carries the thread `thread_id` on, and
         `Command(resume=...)` answers it, as `aresume` does. The drive does not depend on its reader: it goes on
         when the iterator is closed, until the runtime is. Under another process's drive there are no parts; see
-        `astream`. Modes: values, updates, messages, custom, tasks. `messages` makes models stream, and what is
-        stored must not depend on who listens: it needs a runtime with `stream_models`. Raises as `ainvoke` does.
+        `astream`. Modes: values, updates, messages, custom, tasks, checkpoints, debug. `messages` makes models
+        stream, and what is stored must not depend on who listens: it needs a runtime with `stream_models`. Raises as
+        `ainvoke` does.
         """
         parts = Parts(stream_mode, subgraphs=subgraphs)
         if "messages" in parts.modes and not self._stream_models:

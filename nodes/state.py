@@ -8,12 +8,14 @@ not the whole list again (docs/decisions/0001-messages.md).
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict, TypeVar
+from typing import Annotated, Any, Literal, NotRequired, Protocol, TypeVar
 
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph.message import _messages_delta_reducer
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic makes forms of it; of typing's own only from Python 3.12 on
 
 S_contra = TypeVar("S_contra", contravariant=True)
 
@@ -74,6 +76,36 @@ class AgentState(TypedDict):
     messages: Messages
     turn: NotRequired[int]  # of the last answer, within its run; made from the messages each time
     outcome: NotRequired[Outcome]
+
+
+class AgentInput(TypedDict):
+    """What is wanted. One message of a person is a request; several are a conversation that ends with one."""
+
+    messages: Annotated[
+        list[AnyMessage],
+        Field(title="Request", description="What is wanted, in a person's words"),
+    ]
+
+
+class AgentOutput(TypedDict):
+    """The conversation, and what the run came to."""
+
+    messages: Annotated[list[AnyMessage], Field(title="Conversation", description="Requests, answers and results")]
+    outcome: Annotated[
+        NotRequired[Outcome],
+        Field(title="Outcome", description="The answer, every effect that happened, every proposal that was declined"),
+    ]
+
+
+class AgentContext(TypedDict, total=False):
+    """How a request is carried out. It is fixed when the request is accepted."""
+
+    documents: Annotated[
+        list[str],
+        Field(title="Documents", description="Files and folders that may be searched; read once, when it is accepted"),
+    ]
+    model: Annotated[str, Field(title="Model", description="offline, or openai:NAME for any OpenAI-compatible server")]
+    reports_dir: Annotated[str, Field(title="Reports", description="The folder that reports are published into")]
 
 
 class OperationState(TypedDict):

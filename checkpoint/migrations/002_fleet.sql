@@ -222,6 +222,11 @@ begin
     perform tell_1(thread);
 end $$;
 
+-- A thread whose id is a UUID has no second one.
+create function uuid_1(thread text) returns uuid language sql immutable as $$
+    select case when thread ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then thread::uuid end;
+$$;
+
 -- Accept a run, for this process (holder) or for the fleet. verdict: accepted | queued | again (this very run) |
 -- same (the client key's run) | other_input (the client key stands for another request) | busy | other_graph.
 create function accept_run_2(
@@ -250,8 +255,9 @@ begin
             return;
         end if;
     end if;
-    insert into threads (id, tenant, owner, graph, version, fingerprint)
-    values (thread, in_tenant, in_owner, in_graph, in_version, in_fingerprint)
+    insert into threads (id, uuid, tenant, owner, graph, version, fingerprint)
+    values (thread, coalesce(uuid_1(thread), gen_random_uuid()), in_tenant, in_owner, in_graph, in_version,
+            in_fingerprint)
     on conflict (id) do nothing;
     select * into t from threads where id = thread for no key update;
     select * into known from runs r where r.thread_id = thread and r.id = run;

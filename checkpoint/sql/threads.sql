@@ -20,6 +20,9 @@ select t.id, t.uuid::text, t.tenant, t.owner, t.graph, t.version, t.fingerprint,
   from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
  where t.id = %(thread)s
 
+-- name: by_uuid
+select id from threads where uuid = %(uuid)s
+
 -- name: run
 select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
        deadline, accepted_at, ended_at
