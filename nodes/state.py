@@ -91,9 +91,13 @@ class AgentOutput(TypedDict):
     """The conversation, and what the run came to."""
 
     messages: Annotated[list[AnyMessage], Field(title="Conversation", description="Requests, answers and results")]
-    outcome: Annotated[
-        NotRequired[Outcome],
-        Field(title="Outcome", description="The answer, every effect that happened, every proposal that was declined"),
+    outcome: NotRequired[
+        Annotated[
+            Outcome,
+            Field(
+                title="Outcome", description="The answer, every effect that happened, every proposal that was declined"
+            ),
+        ]
     ]
 
 

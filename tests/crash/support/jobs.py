@@ -140,6 +140,7 @@ async def picture(runtime: Runtime, thread: str) -> dict[str, Any]:
     known = await store.threads.get(thread)
     return {
         "status": str(known.status),
+        "uuid": known.uuid,
         "messages": [
             {"type": one.type, "id": one.id, "tool_call_id": getattr(one, "tool_call_id", None), "text": str(one.text)}
             for one in state.values.get("messages", ())
