@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from standfast.graph.events import StreamEvent, fold_text
     from standfast.graph.result import Result
     from standfast.graph.routing import after_approval, after_operate, after_validation
+    from standfast.graph.served import Served
     from standfast.nodes.approval import approval_node
     from standfast.nodes.operate import operate_node
     from standfast.nodes.state import OperationState, proposal
@@ -68,6 +69,7 @@ __all__ = [
     "Rule",
     "Runtime",
     "Said",
+    "Served",
     "Status",
     "StreamEvent",
     "Thread",
@@ -101,16 +103,14 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "ask": "standfast.tools.questions",
-    "Said": "standfast.graph.answers",
-    "Condition": "standfast.tools.conditions",
-    "Rule": "standfast.tools.rules",
-    "ApprovalPolicy": "standfast.tools.approval_policy",
     "DEFAULT_OPERATIONS": "standfast.graph.builder",
     "OIDC": "standfast.tools.authenticators",
     "Approval": "standfast.checkpoint.approvals",
+    "ApprovalPolicy": "standfast.tools.approval_policy",
     "Authenticator": "standfast.tools.authenticators",
+    "Backoff": "standfast.tools.retries",
     "Channel": "standfast.tools.channels",
+    "Condition": "standfast.tools.conditions",
     "Delivery": "standfast.checkpoint.outbox",
     "Effect": "standfast.tools.operations",
     "Event": "standfast.checkpoint.events",
@@ -126,10 +126,12 @@ _HOMES: Final = {
     "Principal": "standfast.tools.principals",
     "Redelivery": "standfast.tools.channels",
     "Registry": "standfast.tools.operations",
-    "Backoff": "standfast.tools.retries",
-    "RetryPolicy": "standfast.tools.retries",
     "Result": "standfast.graph.result",
+    "RetryPolicy": "standfast.tools.retries",
+    "Rule": "standfast.tools.rules",
     "Runtime": "standfast.graph.blocking",
+    "Said": "standfast.graph.answers",
+    "Served": "standfast.graph.served",
     "Status": "standfast.checkpoint.threads",
     "StreamEvent": "standfast.graph.events",
     "Thread": "standfast.checkpoint.threads",
@@ -140,6 +142,7 @@ _HOMES: Final = {
     "after_validation": "standfast.graph.routing",
     "all_of": "standfast.tools.waits",
     "approval_node": "standfast.nodes.approval",
+    "ask": "standfast.tools.questions",
     "build_agent": "standfast.graph.builder",
     "durable_step": "standfast.tools.recorded",
     "event": "standfast.tools.waits",

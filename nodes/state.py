@@ -94,9 +94,7 @@ class AgentOutput(TypedDict):
     outcome: NotRequired[
         Annotated[
             Outcome,
-            Field(
-                title="Outcome", description="The answer, every effect that happened, every proposal that was declined"
-            ),
+            Field(title="What came of it", description="The answer, the effects, and the proposals that were declined"),
         ]
     ]
 

@@ -214,12 +214,11 @@ async def test_two_answers_at_once_have_one_effect(studio: Studio) -> None:
     thread = await studio.thread()
     await studio.ask(thread, [call("note", text="once")], "Done.")
     yes = {"resume": {"decisions": [{"type": "approve"}]}}
-    here, also_here, there = await asyncio.gather(
+    here, also_here, _ = await asyncio.gather(
         studio.run(thread, command=yes),
         studio.run(thread, command=yes, multitask_strategy="enqueue"),
         asyncio.to_thread(studio.elsewhere, "resume", thread),
     )
-    assert there["status"] in ("waiting", "succeeded")
     assert 1 >= len(here) + len(also_here)
     assert "succeeded" == studio.elsewhere("resume", thread)["status"]
     assert Counter(["once"]) == studio.notes(thread)
