@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from langgraph.graph import END, START, StateGraph
 
+from standfast.graph import Operation
 from standfast.graph.builder import AgentGraph, delegate, operation_graph
 from standfast.graph.routing import after_analysis
 from standfast.nodes.analysis import analysis_node
@@ -16,9 +18,9 @@ from standfast.tools.operations import Registry
 from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
 
 
-def nested_agent(inner: str = "operation") -> AgentGraph:
+def nested_agent(inner: str = "operation", operations: Iterable[Operation] = OPERATIONS) -> AgentGraph:
     """An agent that delegates to `writer`; `inner` is the name of the specialist's node for its calls."""
-    registry = Registry(OPERATIONS)
+    registry = Registry(operations)
     model = ScriptedModel()
 
     specialist: Any = StateGraph(SpecialistState)
