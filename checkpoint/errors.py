@@ -20,6 +20,7 @@ StandfastError
 │   └── AuthenticatorUnavailable    who acts cannot be established now (transient)
 ├── UnknownThread
 ├── UnknownApproval
+├── UnknownArtifact                 no artifact has this id, or its bytes are gone
 ├── UnknownMessage                  no message of the outbox has this id
 ├── UnknownQuestion                 an answer names a question that is not open
 ├── AmbiguousAnswer                 a bare answer while several questions are open
@@ -168,6 +169,10 @@ class UnknownThread(StandfastError):
 
 class UnknownApproval(StandfastError):
     """No approval has this id."""
+
+
+class UnknownArtifact(StandfastError):
+    """No artifact has this id, or its bytes are gone."""
 
 
 class UnknownMessage(StandfastError):

@@ -252,8 +252,8 @@ class Operations:
         )
 
     def seal_result(self, lease: Lease, operation_id: str, result: Any) -> bytes:
-        """The result as it will be stored. Raises `UnstorableValue`."""
-        return self._sealer.seal(result, at=("operations", lease.thread_id, operation_id, "result"))
+        """The result as it will be stored; its thread refers to the artifacts in it. Raises `UnstorableValue`."""
+        return self._sealer.seal(result, at=("operations", lease.thread_id, operation_id, "result"), artifacts={})
 
     async def finish(
         self,

@@ -17,6 +17,8 @@ from typing import Any, Final, Literal
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.artifact import Seen
+from standfast.checkpoint.artifacts import Artifacts
 from standfast.checkpoint.database import Database, Rider
 from standfast.checkpoint.plain_text import storable_text
 from standfast.checkpoint.seal import Sealer
@@ -36,6 +38,7 @@ class NewMessage:
     topic: str
     key: str
     sealed: bytes
+    artifacts: Seen
 
 
 @dataclass(frozen=True)
@@ -95,15 +98,17 @@ def message_id(*cause: object) -> str:
 class Outbox:
     """The rows of messages, deliveries and channels."""
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
+    def __init__(self, database: Database, sealer: Sealer, artifacts: Artifacts) -> None:
         self._database = database
         self._sealer = sealer
+        self._artifacts = artifacts
 
     # -- writing, in somebody else's transaction
 
     def new(self, identifier: str, topic: str, key: str, payload: Any) -> NewMessage:
         """A message to be sent; what becomes of `payload` later changes nothing. Raises `UnstorableValue`."""
-        return NewMessage(identifier, topic, key, self._seal(identifier, payload))
+        seen: Seen = {}
+        return NewMessage(identifier, topic, key, self._seal(identifier, payload, seen), seen)
 
     def send(self, thread_id: str, run_id: str, messages: Sequence[NewMessage]) -> list[Rider]:
         """The statements that write messages in this order: none for none."""
@@ -117,7 +122,8 @@ class Outbox:
             "keys": [one.key for one in messages],
             "payloads": [one.sealed for one in messages],
         }
-        return [(_SQL["send"], params)]
+        seen = {sha256: one for message in messages for sha256, one in message.artifacts.items()}
+        return [*self._artifacts.refer(thread_id, seen), (_SQL["send"], params)]
 
     def run_end(self, thread_id: str, run_id: str, epoch: int, reason: str | None) -> Rider:
         """The statement that tells of a run's end, to be sent after it: topic `run.` and the run's state."""
@@ -209,8 +215,9 @@ class Outbox:
         deliveries = await self._database.fetch(_SQL["of_message"], {"id": identifier})
         return self._message(row), [_delivery(one) for one in deliveries]
 
-    def _seal(self, identifier: str, payload: Any) -> bytes:
-        return self._sealer.seal(payload, at=("outbox", identifier, "payload"), where="payload")
+    def _seal(self, identifier: str, payload: Any, artifacts: Seen | None = None) -> bytes:
+        at = ("outbox", identifier, "payload")
+        return self._sealer.seal(payload, at=at, where="payload", artifacts=artifacts)
 
     def _message(self, row: DictRow) -> Message:
         return Message(

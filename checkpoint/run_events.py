@@ -58,7 +58,9 @@ class RunEvents:
         """The statement that appends consecutive events, to be sent in a fenced transaction."""
         first, last = events[0].seq, events[-1].seq
         told = [[one.kind, list(one.path), one.data] for one in events]
-        sealed = self._sealer.seal(told, at=("run_events", thread_id, run_id, str(last)), where="events")
+        at = ("run_events", thread_id, run_id, str(last))
+        # An event tells of what the run does: its checkpoint refers to what it holds.
+        sealed = self._sealer.seal(told, at=at, where="events", artifacts={})
         return _SQL["append"], (thread_id, run_id, epoch, first, last, sealed)
 
     async def last(self, thread_id: str, run_id: str) -> int:

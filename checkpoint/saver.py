@@ -42,6 +42,8 @@ from psycopg import AsyncCursor
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.artifact import Seen
+from standfast.checkpoint.artifacts import Artifacts
 from standfast.checkpoint.crashpoints import reach, watched
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease
@@ -110,6 +112,8 @@ class LeasedSaver(AsyncPostgresSaver):
         self.riders = riders
         self.messages = messages
         self._inputs: list[dict[str, Any]] = []
+        self._artifacts = Artifacts(database, sealer)
+        self._referred: set[str] = set()
         self._held: list[_Statement] = []
         self._mutex = asyncio.Lock()
         self._turns_left = 0
@@ -128,9 +132,11 @@ class LeasedSaver(AsyncPostgresSaver):
         where = config["configurable"]
         upsert = all(channel in WRITES_IDX_MAP for channel, _ in writes)
         statement = self.UPSERT_CHECKPOINT_WRITES_SQL if upsert else self.INSERT_CHECKPOINT_WRITES_SQL
+        seen: Seen = {}
         rows = self._dump_writes(
-            where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path, writes
+            where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path, writes, seen
         )
+        self._refer(seen)
         self._held.extend((statement, row) for row in rows)
         self._hold_messages(task_id, failed=any(channel == ERROR for channel, _ in writes))
         if any(channel in _AT_ONCE for channel, _ in writes):
@@ -157,7 +163,9 @@ class LeasedSaver(AsyncPostgresSaver):
         small = {channel: value for channel, value in values.items() if _is_small(value)}
         at = ("checkpoints", thread, namespace, checkpoint["id"], "sealed")
         large = {channel: version for channel, version in versions.items() if channel not in small}
-        blobs = self._dump_blobs(thread, namespace, values, large)
+        seen: Seen = {}
+        blobs = self._dump_blobs(thread, namespace, values, large, seen)
+        self._refer(seen)
         stripped = {
             **checkpoint,
             "channel_values": {name: True for name, value in values.items() if isinstance(value, _DeltaSnapshot)},
@@ -189,6 +197,12 @@ class LeasedSaver(AsyncPostgresSaver):
                 "checkpoint_id": checkpoint["id"],
             }
         }
+
+    def _refer(self, seen: Seen) -> None:
+        assert self.lease is not None
+        new = {sha256: one for sha256, one in seen.items() if sha256 not in self._referred}
+        self._held.extend(self._artifacts.refer(self.lease.thread_id, new))
+        self._referred.update(new)
 
     def _hold_messages(self, task_id: str | None = None, *, failed: bool = False) -> None:
         if self.messages is not None:
@@ -416,12 +430,17 @@ class LeasedSaver(AsyncPostgresSaver):
     # -- values
 
     def _dump_blobs(
-        self, thread_id: str, checkpoint_ns: str, values: dict[str, Any], versions: ChannelVersions
+        self,
+        thread_id: str,
+        checkpoint_ns: str,
+        values: dict[str, Any],
+        versions: ChannelVersions,
+        seen: Seen | None = None,
     ) -> list[tuple[str, str, str, str, str, bytes | None]]:
         rows: list[tuple[str, str, str, str, str, bytes | None]] = []
         for name, version in versions.items():
             at = ("checkpoint_blobs", thread_id, checkpoint_ns, name, str(version))
-            sealed = self.sealer.seal(values[name], at=at, where=f"state[{name!r}]")
+            sealed = self.sealer.seal(values[name], at=at, where=f"state[{name!r}]", artifacts=seen)
             rows.append((thread_id, checkpoint_ns, name, str(version), _TAG, sealed))
         return rows
 
@@ -433,12 +452,13 @@ class LeasedSaver(AsyncPostgresSaver):
         task_id: str,
         task_path: str,
         writes: Sequence[tuple[str, Any]],
+        seen: Seen | None = None,
     ) -> list[tuple[str, str, str, str, str, int, str, str, bytes]]:
         rows: list[tuple[str, str, str, str, str, int, str, str, bytes]] = []
         for index, (channel, value) in enumerate(writes):
             place = WRITES_IDX_MAP.get(channel, index)
             at = ("checkpoint_writes", thread_id, checkpoint_ns, checkpoint_id, task_id, str(place))
-            sealed = self.sealer.seal(value, at=at, where=f"state[{channel!r}]")
+            sealed = self.sealer.seal(value, at=at, where=f"state[{channel!r}]", artifacts=seen)
             rows.append((thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, place, channel, _TAG, sealed))
         return rows
 
@@ -609,4 +629,4 @@ def _foreign(kind: str, where: str) -> errors.UnknownStoredType:
 
 
 _DELETE: Final = ("delete_checkpoints", "delete_blobs", "delete_writes")
-_COPY: Final = ("copy_checkpoints", "copy_blobs", "copy_writes")
+_COPY: Final = ("copy_references", "copy_checkpoints", "copy_blobs", "copy_writes")

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from standfast.checkpoint.artifact import Seen, seeing
 from standfast.checkpoint.codec import Codec
-from standfast.checkpoint.errors import CorruptValue, UnknownKey
+from standfast.checkpoint.errors import CorruptValue, UnknownKey, UnstorableValue
 
 # A table, the row's key, and the column: what a sealed value will be bound to.
 RowIdentity = tuple[str, ...]
@@ -29,9 +30,24 @@ class Sealer:
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
 
-    def seal(self, value: Any, *, at: RowIdentity, where: str | None = None) -> bytes:
-        """The bytes of a value that stands `at` a row; `where` names it in errors. Raises UnstorableValue."""
-        return _CLEAR_HEAD + self.codec.encode(value, where=where or _where(at))
+    def seal(self, value: Any, *, at: RowIdentity, where: str | None = None, artifacts: Seen | None = None) -> bytes:
+        """The bytes of a value that stands `at` a row; `where` names it in errors. Raises UnstorableValue.
+
+        Artifacts in the value are put into `artifacts`, and the caller lets the row's thread refer to them, with the
+        row or before. Without it they are refused.
+        """
+        where = where or _where(at)
+        seen: Seen = {} if artifacts is None else artifacts
+        with seeing(seen):
+            sealed = _CLEAR_HEAD + self.codec.encode(value, where=where)
+        if artifacts is None and seen:
+            raise UnstorableValue(
+                f"{where} holds {next(iter(seen.values()))}, and nothing would keep its bytes there; "
+                "store its id, or the artifact in a thread's state",
+                path=where,
+                type_name="standfast:Artifact",
+            )
+        return sealed
 
     def unseal(self, data: bytes, *, at: RowIdentity, where: str | None = None) -> Any:
         """The value that was sealed. Raises UnknownKey, and whatever `Codec.decode` raises."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from standfast.checkpoint.approvals import Approvals
+from standfast.checkpoint.artifacts import Artifacts
 from standfast.checkpoint.audit import Audit
 from standfast.checkpoint.codec import Codec
 from standfast.checkpoint.database import Database
@@ -16,6 +17,7 @@ from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.outbox import Outbox
 from standfast.checkpoint.run_events import RunEvents
 from standfast.checkpoint.seal import Sealer
+from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.checkpoint.threads import Threads
 from standfast.checkpoint.waits import Waits
@@ -38,16 +40,22 @@ class Store:
     audit: Audit
     memory: Memory
     outbox: Outbox
+    artifacts: Artifacts
 
     @classmethod
-    def over(cls, database: Database, registry: TypeRegistry) -> Store:
-        """The store over an open database; values hold the registry's types and no others."""
+    def over(cls, database: Database, registry: TypeRegistry, *, settings: Settings | None = None) -> Store:
+        """The store over an open database; values hold the registry's types and no others.
+
+        `settings` say where artifacts go, and what becomes one.
+        """
         sealer = Sealer(Codec(registry))
-        outbox = Outbox(database, sealer)
+        given = settings or Settings()
+        kept = Artifacts(database, sealer, given.artifacts_url, threshold=given.artifact_bytes)
+        outbox = Outbox(database, sealer, kept)
         return cls(
             database,
             sealer,
-            Threads(database, sealer, outbox),
+            Threads(database, sealer, outbox, kept),
             Operations(database, sealer, outbox),
             Approvals(database, sealer, outbox),
             Waits(database, sealer),
@@ -58,4 +66,5 @@ class Store:
             Audit(database),
             Memory(database, sealer),
             outbox,
+            kept,
         )

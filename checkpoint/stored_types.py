@@ -22,6 +22,7 @@ import pydantic
 from langchain_core.messages.base import TextAccessor
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
+from standfast.checkpoint.artifact import ARTIFACT_FORM, Artifact
 from standfast.checkpoint.class_forms import MAX_NAME, Upgrade, attributes_form, class_form, named_form
 from standfast.checkpoint.errors import ConfigurationError, UnknownStoredType
 from standfast.checkpoint.forms import DEFAULT_DICT, FORMS, Form, Layout, Unfit, form, typed
@@ -298,6 +299,7 @@ def _core() -> tuple[dict[type, Form], dict[str, Form], dict[int, Form]]:
         **{cls: class_form(cls, f"langchain:{cls.__qualname__}") for cls in _LANGCHAIN},
         **{cls: class_form(cls, f"langgraph:{cls.__qualname__}") for cls in _LANGGRAPH},
         **{cls: attributes_form(cls, f"pydantic:{cls.__qualname__}", ("_url",)) for cls in _URLS},
+        Artifact: ARTIFACT_FORM,
         RecordedError: named_form(
             "standfast:RecordedError",
             Layout.PARTS,

@@ -16,6 +16,8 @@ from uuid import UUID
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.artifact import Seen
+from standfast.checkpoint.artifacts import Artifacts
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease, claimed, new_holder, worker_name
 from standfast.checkpoint.outbox import Outbox
@@ -120,10 +122,11 @@ class Cancellation:
 class Threads:
     """The rows of threads and runs."""
 
-    def __init__(self, database: Database, sealer: Sealer, outbox: Outbox) -> None:
+    def __init__(self, database: Database, sealer: Sealer, outbox: Outbox, artifacts: Artifacts) -> None:
         self._database = database
         self._sealer = sealer
         self._outbox = outbox
+        self._artifacts = artifacts
 
     async def accept(self, new: NewRun, *, lease_seconds: float | None = None) -> tuple[Run, Lease | None]:
         """Commit thread, run and due mark; with `lease_seconds` take the lease in the same transaction.
@@ -134,6 +137,7 @@ class Threads:
         """
         holder = new_holder() if lease_seconds is not None else None
         at = ("runs", new.thread_id, new.run_id)
+        seen: Seen = {}
         params = {
             "thread": new.thread_id,
             "tenant": new.tenant,
@@ -146,7 +150,7 @@ class Threads:
             "vouched": new.vouched,
             "model": new.model,
             "collection": new.collection_id,
-            "input": self._sealer.seal(new.input, at=(*at, "input"), where="input"),
+            "input": self._sealer.seal(new.input, at=(*at, "input"), where="input", artifacts=seen),
             "settings": self._sealer.seal(_settings_dict(new.settings), at=(*at, "settings"), where="settings"),
             "client_key": new.client_key,
             "input_digest": new.input_digest,
@@ -155,7 +159,19 @@ class Threads:
             "worker": worker_name(),
             "seconds": lease_seconds,
         }
-        row = await self._database.fetch_one(_SQL["accept"], params)
+        referring = self._artifacts.refer(new.thread_id, seen)
+
+        async def accept_and_refer(conn: Connection) -> DictRow | None:
+            found = await (await conn.execute(_SQL["accept"], params)).fetchone()
+            if found is not None and found["verdict"] in ("accepted", "queued"):
+                for statement, values in referring:
+                    await conn.execute(statement, values)
+            return found
+
+        if referring:
+            row = await self._database.run(accept_and_refer)
+        else:
+            row = await self._database.fetch_one(_SQL["accept"], params)
         assert row is not None
         _refuse(new, row)
         if row["verdict"] == "same":
@@ -207,7 +223,8 @@ class Threads:
         """
         sealed = None
         if outcome is not None:
-            sealed = self._sealer.seal(outcome, at=("runs", lease.thread_id, str(run_id), "outcome"))
+            # What the state holds, its checkpoint refers to.
+            sealed = self._sealer.seal(outcome, at=("runs", lease.thread_id, str(run_id), "outcome"), artifacts={})
         params = {
             "thread": lease.thread_id,
             "epoch": lease.epoch,

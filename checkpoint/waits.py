@@ -15,6 +15,8 @@ from typing import Any, Literal
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.artifact import Seen
+from standfast.checkpoint.artifacts import Artifacts
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.seal import Sealer
@@ -89,7 +91,10 @@ class Waits:
 
     async def answer(self, thread_id: str, wait_id: str, value: Any, who: str) -> None:
         """Answer an open question. Raises `UnknownQuestion` or `AlreadyDecided`."""
-        sealed = self._sealer.seal(value, at=("waits", thread_id, wait_id, "answer"), where="answer")
+        seen: Seen = {}
+        at = ("waits", thread_id, wait_id, "answer")
+        sealed = self._sealer.seal(value, at=at, where="answer", artifacts=seen)
+        await Artifacts(self._database, self._sealer).refer_now(thread_id, seen)
         row = await self._database.fetch_one(
             _SQL["answer"], {"thread": thread_id, "wait": wait_id, "answer": sealed, "who": who}
         )
@@ -115,7 +120,8 @@ class Waits:
             "kind": wait.kind,
             "approval": wait.approval_id,
             "node": wait.node,
-            "request": self._sealer.seal(wait.request, at=("waits", thread_id, wait.id, "request")),
+            # What the question holds, the checkpoint that asks it refers to.
+            "request": self._sealer.seal(wait.request, at=("waits", thread_id, wait.id, "request"), artifacts={}),
             "interrupt": wait.interrupt_id,
             "position": wait.position,
             "quorum": wait.quorum,

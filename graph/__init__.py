@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from standfast.checkpoint.approvals import Approval
+    from standfast.checkpoint.artifact import Artifact
     from standfast.checkpoint.events import Event
     from standfast.checkpoint.outbox import Delivery, Message
     from standfast.checkpoint.stored_types import TypeRegistry
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from standfast.tools.authenticators import OIDC, Authenticator
     from standfast.tools.channels import Channel, FunctionChannel, LogChannel, Redelivery, Webhook
     from standfast.tools.conditions import Condition
+    from standfast.tools.drive import artifacts
     from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
     from standfast.tools.notify import notify
     from standfast.tools.operations import Effect, Operation, OperationContext, Policy, Registry, operation
@@ -45,6 +47,7 @@ __all__ = [
     "OIDC",
     "Approval",
     "ApprovalPolicy",
+    "Artifact",
     "Authenticator",
     "Backoff",
     "Channel",
@@ -80,6 +83,7 @@ __all__ = [
     "after_validation",
     "all_of",
     "approval_node",
+    "artifacts",
     "ask",
     "build_agent",
     "durable_step",
@@ -123,6 +127,8 @@ _HOMES: Final = {
     "OperationContext": "standfast.tools.operations",
     "OperationState": "standfast.nodes.state",
     "Policy": "standfast.tools.operations",
+    "Artifact": "standfast.checkpoint.artifact",
+    "artifacts": "standfast.tools.drive",
     "Principal": "standfast.tools.principals",
     "Redelivery": "standfast.tools.channels",
     "Registry": "standfast.tools.operations",

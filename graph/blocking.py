@@ -13,6 +13,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final, ParamSpec, Self, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -20,6 +21,8 @@ from langgraph.types import StateSnapshot
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.artifact import Artifact
+from standfast.checkpoint.artifacts import KeptArtifact
 from standfast.checkpoint.audit import Anchor, Entry, Verification
 from standfast.checkpoint.fleet import Unserved, WorkerRow
 from standfast.checkpoint.groups import Member
@@ -30,6 +33,7 @@ from standfast.checkpoint.threads import Thread
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.timeline import Timeline
+from standfast.tools.artifacts import Source
 from standfast.tools.dispatcher import Dispatched
 from standfast.tools.principals import Principal
 
@@ -171,6 +175,26 @@ class Runtime(AsyncRuntime):
     def forget_channel(self, name: str) -> None:
         """Blocking twin of `aforget_channel`."""
         return self._wait(self.aforget_channel, name)
+
+    def artifacts(self, **filters: Any) -> Sequence[KeptArtifact]:
+        """Blocking twin of `aartifacts`."""
+        return self._wait(lambda: self.aartifacts(**filters))
+
+    def put_artifact(self, source: Source, **options: Any) -> Artifact:
+        """Blocking twin of `aput_artifact`."""
+        return self._wait(lambda: self.aput_artifact(source, **options))
+
+    def read_artifact(self, artifact: Artifact | str) -> bytes:
+        """Blocking twin of `aread_artifact`."""
+        return self._wait(self.aread_artifact, artifact)
+
+    def save_artifact(self, artifact: Artifact | str, path: Path) -> None:
+        """Blocking twin of `asave_artifact`."""
+        return self._wait(self.asave_artifact, artifact, path)
+
+    def sweep_artifacts(self) -> int:
+        """Blocking twin of `asweep_artifacts`."""
+        return self._wait(self.asweep_artifacts)
 
     def work(self, *, stop: threading.Event | None = None, **options: Any) -> None:
         """Blocking twin of `awork`: until `stop` is set or Ctrl-C, both of which drain."""

@@ -36,6 +36,7 @@ from standfast.graph.result import Result, read_result
 from standfast.graph.tap import Tap
 from standfast.nodes.state import Outcome
 from standfast.tools.approval_policy import ApprovalPolicy
+from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import KEY, Drive
 from standfast.tools.halts import Later, NeedsPerson
 from standfast.tools.ledger import Ledger
@@ -95,6 +96,7 @@ class Driver:
             memory=store.memory,
             clock=store.database.clock,
             messages=messages,
+            artifacts=ThreadArtifacts(store.artifacts, store.sealer.codec, lease.thread_id),
             tell=self._events.add,
             policy=policy or ApprovalPolicy(),
         )

@@ -41,6 +41,7 @@ from standfast.graph.door import thread_id_of
 from standfast.graph.driver import Driver
 from standfast.graph.following import follow_events, follow_to_end
 from standfast.graph.identity import Identity, configured_authenticator
+from standfast.graph.keeping import Keeping
 from standfast.graph.opening import opened
 from standfast.graph.operating import FINAL, Operators
 from standfast.graph.outgoing import Outgoing
@@ -68,7 +69,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime(Operators, Outgoing):
+class AsyncRuntime(Operators, Outgoing, Keeping):
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
@@ -138,7 +139,7 @@ class AsyncRuntime(Operators, Outgoing):
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
             database = await stack.enter_async_context(opened(self._url, settings=self._settings))
-            store = Store.over(database, self._types)
+            store = Store.over(database, self._types, settings=self._settings)
             if self._operations is not None:
                 await self._policy.check_table(self._operations, store.groups)
             await Dispatcher(store.outbox, self._channels).register()
@@ -157,7 +158,7 @@ class AsyncRuntime(Operators, Outgoing):
     def join(self, other: AsyncRuntime) -> None:
         """Use another open runtime's connections, as long as that one is open."""
         store, keeper, listener = other._parts
-        self._opened = Store.over(store.database, self._types), keeper, listener
+        self._opened = Store.over(store.database, self._types, settings=self._settings), keeper, listener
 
     @property
     def lease_seconds(self) -> float:

@@ -38,6 +38,7 @@ from standfast.graph.accepting import principal_of
 from standfast.graph.door import thread_id_of
 from standfast.graph.opening import opened
 from standfast.nodes.models import default_model
+from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import Drive
 from standfast.tools.ledger import EffectFunction, Ledger, Outcome
 from standfast.tools.operations import Policy
@@ -121,6 +122,7 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
             memory=store.memory,
             clock=store.database.clock,
             messages=messages,
+            artifacts=ThreadArtifacts(store.artifacts, store.sealer.codec, thread),
             tell=lambda kind, path, data: None,
         )
         saver = LeasedSaver(store.database, store.sealer, lease, messages=messages)

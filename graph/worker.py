@@ -31,6 +31,7 @@ from standfast.tools.dispatcher import Dispatcher
 
 SWEEP_SECONDS: Final = 0.5
 ANCHOR_SECONDS: Final = 60.0  # between two anchors of the audit
+_TIDY_EVERY: Final = 600  # sweeps between two looks for artifacts that nobody refers to
 _SEEN_EVERY: Final = 10  # sweeps between two signs of life
 _HEALTHY_SECONDS: Final = 5.0  # after a sweep that reached the database
 _SLOW_SECONDS: Final = 2.0  # a statement that takes longer is asked what it waits for
@@ -97,6 +98,7 @@ class Worker:
         self._events = runtimes[0].store.events
         self._audit = runtimes[0].store.audit
         self._threads = runtimes[0].store.threads
+        self._artifacts = runtimes[0].store.artifacts
         self._fleet = Fleet(self._database)
         channels = {one.name: one for runtime in runtimes for one in runtime.channels}
         self._dispatcher = Dispatcher(runtimes[0].store.outbox, list(channels.values())) if channels else None
@@ -149,6 +151,8 @@ class Worker:
                     await self._watched(self._fleet.forget_dead())
                     await self._watched(self._events.drop_expired())
                     await self._watched(self._anchor())
+                if count % _TIDY_EVERY == _TIDY_EVERY - 1:
+                    await self._watched(self._artifacts.sweep())
                 await self._watched(self._fleet.sweep(self._me.graphs))
                 count += 1
                 self._sign_of_health()

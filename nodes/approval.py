@@ -17,6 +17,7 @@ from langgraph.types import interrupt
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval, Request, Terms, approval_id
+from standfast.checkpoint.artifact import Artifact
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Call, Grant
 from standfast.nodes.request import approval_request
@@ -172,7 +173,7 @@ def planned_call(drive: Drive, operation: Operation, state: OperationState) -> C
 
 def shown(result: Any) -> str:
     """A result as the model reads it; the exact value is in the rows."""
-    return result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+    return str(result) if isinstance(result, str | Artifact) else json.dumps(result, ensure_ascii=False, default=str)
 
 
 def ended_by_people(state: OperationState, request: Approval) -> ToolMessage:

@@ -12,6 +12,7 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.artifact import Artifact
 from standfast.checkpoint.crashpoints import reach
 from standfast.nodes.approval import grant_for, planned_call, shown
 from standfast.nodes.state import Node, OperationState
@@ -55,13 +56,15 @@ def operate_node(registry: Registry) -> Node[OperationState]:
                 attempt,
                 drive.run,
                 drive.documents,
+                drive.artifacts,
                 connection,
                 drive.memory,
                 progress,
                 ends_at=attempt_ends_at(),
             )
             with from_the_top(config):
-                return await operation.call(call.arguments, context)
+                result = await operation.call(call.arguments, context)
+            return await drive.artifacts.settle(result, name=operation.name)
 
         arguments = dict(planned["arguments"])
         objected = bool(await failed_checks(operation, arguments, drive))
@@ -110,5 +113,6 @@ def _message(state: OperationState, outcome: Outcome) -> ToolMessage:
         tool_call_id=state["call"]["id"],
         name=state["call"]["name"],
         status="success" if outcome.state == "succeeded" else "error",
+        artifact=outcome.result if isinstance(outcome.result, Artifact) else None,
         additional_kwargs=extra,
     )

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
+from langgraph.config import get_config
 from langgraph.store.base import BaseStore
 
 from standfast.checkpoint import errors
@@ -21,6 +22,7 @@ from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.threads import Run
 from standfast.tools.approval_policy import ApprovalPolicy
+from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.ledger import Ledger
 
 KEY: Final = "standfast.drive"
@@ -38,9 +40,19 @@ class Drive:
     documents: Documents
     memory: BaseStore
     messages: StepMessages
+    artifacts: ThreadArtifacts
     clock: Callable[[], Awaitable[datetime]]
     tell: Callable[[str, tuple[str, ...], Any], None]  # record an event of the run: kind, path, data
     policy: ApprovalPolicy = field(default_factory=ApprovalPolicy)  # who decides about which calls
+
+
+def artifacts() -> ThreadArtifacts:
+    """The artifacts of the thread whose node or operation is at work. Raises `UsageError` outside a run."""
+    try:
+        config = get_config()
+    except RuntimeError as error:
+        raise errors.UsageError("artifacts() belongs to a thread, and none is being driven here") from error
+    return drive_of(config).artifacts
 
 
 def path_of(config: RunnableConfig) -> tuple[str, ...]:

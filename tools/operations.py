@@ -24,6 +24,7 @@ from pydantic import BaseModel, ValidationError
 from standfast.checkpoint import errors
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.threads import Run
+from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.failures import InvalidArguments
 from standfast.tools.retries import NEVER, RetryPolicy
 from standfast.tools.rules import ASK, LET_THROUGH, Rule
@@ -91,6 +92,7 @@ class OperationContext:
     attempt: int
     run: Run
     documents: Documents
+    artifacts: ThreadArtifacts
     connection: Any = None  # transactional operations only: the transaction that records the result
     memory: BaseStore | None = None  # what threads remember for each other
     progress: Callable[[Any], None] = lambda _: None  # tell those who follow the run how far it is

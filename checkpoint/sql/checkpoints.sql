@@ -68,6 +68,11 @@ delete from checkpoint_blobs b
      where c.thread_id = b.thread_id and c.checkpoint_ns = b.checkpoint_ns
        and c.checkpoint -> 'channel_versions' ->> b.channel = b.version)
 
+-- name: copy_references
+insert into artifact_references (thread_id, sha256, label)
+select %s, sha256, label from artifact_references where thread_id = %s
+on conflict do nothing
+
 -- name: copy_checkpoints
 insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, sealed)
 select %s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, sealed

@@ -26,6 +26,7 @@ _REFUSED: Final = (
     errors.NotAuthenticated,
     errors.UnknownThread,
     errors.UnknownApproval,
+    errors.UnknownArtifact,
     errors.UnknownMessage,
     errors.UnknownQuestion,
     errors.AmbiguousAnswer,

@@ -10,10 +10,10 @@ import typer
 from standfast.graph.cli.options import Channels, Json, Limit, OfGraph, OfThread, State, Thread
 
 operators: Final = typer.Typer(rich_markup_mode=None)
-outbox: Final = typer.Typer(
-    help="Messages, and how they stand with their channels.", no_args_is_help=False, rich_markup_mode=None
-)
+outbox: Final = typer.Typer(help="Messages, and how they stand with their channels.", rich_markup_mode=None)
+artifacts: Final = typer.Typer(help="What threads keep outside their checkpoints.", rich_markup_mode=None)
 operators.add_typer(outbox, name="outbox")
+operators.add_typer(artifacts, name="artifacts")
 
 
 @operators.command()
@@ -201,3 +201,25 @@ def outbox_forget(
     from standfast.graph.cli import messages
 
     return messages.forget(context.obj, channel, as_json=json)
+
+
+@artifacts.command("list")
+def artifacts_list(context: typer.Context, thread: OfThread = None, limit: Limit = 50, json: Json = False) -> int:
+    """List artifacts, the newest first."""
+    from standfast.graph.cli import artifacts as command
+
+    return command.list_all(context.obj, thread=thread, limit=limit, as_json=json)
+
+
+@artifacts.command("get")
+def artifacts_get(
+    context: typer.Context,
+    identifier: Annotated[
+        str, typer.Argument(metavar="ID", help="The artifact's id, or how it begins.", show_default=False)
+    ],
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Where to; else standard output.")] = None,
+) -> int:
+    """Write an artifact's bytes to a file, or to standard output."""
+    from standfast.graph.cli import artifacts as command
+
+    return command.get(context.obj, identifier, out)

@@ -117,6 +117,7 @@ CASES = [
 ]
 ELSEWHERE = {
     "outbox.sent",  # a dispatcher's: test_outbox_crash.py
+    "artifact.placing",  # test_artifact_crash.py
     "operation.failed",  # nothing fails here: test_retry_crash.py
 }
 FORGETFUL = [

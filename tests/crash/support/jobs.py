@@ -220,6 +220,11 @@ async def dispatch(runtime: Runtime, order: Order, directory: Path) -> dict[str,
     return vars(await dispatcher.dispatch())
 
 
+async def keep(runtime: Runtime, order: Order, directory: Path) -> str:
+    """Keep the order's text as an artifact; its id."""
+    return (await runtime.aput_artifact(order["text"], name="kept")).sha256
+
+
 JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "migrated": migrated,
     "ask": ask,
@@ -228,6 +233,7 @@ JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "decide": decide,
     "look": look,
     "dispatch": dispatch,
+    "keep": keep,
     "carry_on": carry_on,
     "race": race,
     "recorded": recorded,
