@@ -23,7 +23,7 @@ def worker(
         list[str] | None,
         typer.Option(
             "--graph",
-            metavar="[NAME[@VERSION]=]MODULE:ATTR",
+            metavar="[NAME[@VERSION[,OLDER...]]=]MODULE:ATTR",
             help="A graph to serve, as it was submitted; may be repeated; else the built-in agent.",
         ),
     ] = None,

@@ -35,6 +35,7 @@ class _Place:
 
     name: str
     version: str
+    takes_over: Sequence[str]
     graph: Any
 
 
@@ -53,7 +54,7 @@ def worker(
     """Work until a signal. The exit code at the end."""
     logs.configure(log)
     options = WorkerOptions(concurrency, grace, name, health_file, health_port)
-    places = [_place(one) for one in graphs] or [_Place(DEFAULT_NAME, _VERSION, build_agent())]
+    places = [_place(one) for one in graphs] or [_Place(DEFAULT_NAME, _VERSION, (), build_agent())]
     channels_given = load_channels(channels)
     loop = asyncio.new_event_loop()
     with session(database) as current:
@@ -80,6 +81,7 @@ async def _work(
             database_url=current.url,
             name=one.name,
             version=one.version,
+            takes_over=one.takes_over,
             settings=current.settings,
             channels=channels,
         )
@@ -111,9 +113,13 @@ def _interrupted(stop: asyncio.Event) -> None:
 
 
 def _place(given: str) -> _Place:
-    """`[NAME[@VERSION]=]MODULE:ATTR`; by default a graph is known by its place, as `run --graph` does it."""
+    """`[NAME[@VERSION[,OLDER...]]=]MODULE:ATTR`; by default a graph is known by its place, as `run --graph` does it.
+
+    Threads of the older versions are taken over: whoever names them says that this code can continue them.
+    """
     known_as, equals, place = given.rpartition("=")
-    name, at, version = known_as.partition("@")
-    if (equals and not name) or (at and not version):
-        raise errors.InvalidRequest(f"--graph takes [NAME[@VERSION]=]MODULE:ATTR, not {given!r}")
-    return _Place(name or place, version or _VERSION, load_graph(place))
+    name, at, versions = known_as.partition("@")
+    version, *older = versions.split(",")
+    if (equals and not name) or (at and not all([version, *older])):
+        raise errors.InvalidRequest(f"--graph takes [NAME[@VERSION[,OLDER...]]=]MODULE:ATTR, not {given!r}")
+    return _Place(name or place, version or _VERSION, older, load_graph(place))

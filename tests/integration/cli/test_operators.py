@@ -89,7 +89,7 @@ def test_a_worker_process_serves_what_was_submitted_tells_its_health_and_leaves_
     submit: Any, cli: Any, graphs: str, script_path: str, tmp_path: Path, eventually: Eventually, unused_port: int
 ) -> None:
     health = tmp_path / "alive"
-    command = [script_path, "worker", "--graph", f"{graphs}:notes", "--graph", f"other@7={graphs}:questions"]
+    command = [script_path, "worker", "--graph", f"{graphs}:notes", "--graph", f"other@7,6={graphs}:questions"]
     options = ["--log", "json", "--health-file", str(health), "--health-port", str(unused_port), "--name", "one"]
     with subprocess.Popen([*command, *options], stderr=subprocess.PIPE, cwd=tmp_path) as process:
         eventually(health.exists, seconds=60)
@@ -99,7 +99,7 @@ def test_a_worker_process_serves_what_was_submitted_tells_its_health_and_leaves_
         assert ("queued", 0) == (done.json["status"], done.code)
         eventually(lambda: "succeeded" in cli("threads").out, seconds=20)
         listed = cli("workers").out
-        assert re.search(rf"^one +alive +{graphs}:notes@1, other@7 +10 ", listed, re.MULTILINE), listed
+        assert re.search(rf"^one +alive +{graphs}:notes@1, other@7, other@6 +10 ", listed, re.MULTILINE), listed
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=30)
 
@@ -123,8 +123,9 @@ def unused_port() -> int:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ("=x:y", "--graph takes [NAME[@VERSION]=]MODULE:ATTR, not '=x:y'"),
-        ("name@=x:y", "--graph takes [NAME[@VERSION]=]MODULE:ATTR, not 'name@=x:y'"),
+        ("=x:y", "--graph takes [NAME[@VERSION[,OLDER...]]=]MODULE:ATTR, not '=x:y'"),
+        ("name@=x:y", "--graph takes [NAME[@VERSION[,OLDER...]]=]MODULE:ATTR, not 'name@=x:y'"),
+        ("name@2,=x:y", "--graph takes [NAME[@VERSION[,OLDER...]]=]MODULE:ATTR, not 'name@2,=x:y'"),
         ("name=none", "--graph takes MODULE:ATTR, such as my_agent:graph, not 'none'"),
         ("name=no_such_module:y", "there is no module 'no_such_module'"),
     ],
