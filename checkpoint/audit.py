@@ -105,6 +105,16 @@ class Audit:
         row = await self._database.fetch_one(_SQL["anchor"], {"seconds": seconds})
         return None if row is None else Anchor(row["number"], row["hash"])
 
+    async def last_anchor(self) -> Anchor | None:
+        """The last anchor that was made."""
+        rows = await self._database.fetch(_SQL["anchors"])
+        return Anchor(rows[-1]["number"], rows[-1]["hash"]) if rows else None
+
+    async def reasons(self, thread_id: str) -> Mapping[str, str]:
+        """The reasons that people gave for their decisions on a thread, by the decision's id."""
+        rows = await self._database.fetch(_SQL["reasons"], {"thread": thread_id})
+        return {row["id"]: row["reason"] for row in rows}
+
     async def entries(self, thread_id: str | None = None) -> AsyncIterator[Entry]:
         """The entries of one thread, or of all, thread by thread, oldest first."""
         async with self._database.reading() as conn, conn.transaction():
@@ -176,8 +186,10 @@ def _check_chain(chain: list[Entry], ends: list[tuple[int, str, str]]) -> Iterat
     seq = 0
     for entry in chain:
         if entry.seq != seq + 1:
-            missing = f"entry {seq + 1}" if entry.seq == seq + 2 else f"entries {seq + 1} to {entry.seq - 1}"
-            yield Finding("removed", thread, seq + 1, f"{missing} of {chain[-1].seq} are missing")
+            one = entry.seq == seq + 2
+            missing = f"entry {seq + 1}" if one else f"entries {seq + 1} to {entry.seq - 1}"
+            message = f"{missing} of {chain[-1].seq} {'is' if one else 'are'} missing"
+            yield Finding("removed", thread, seq + 1, message)
             before = None
         seq = entry.seq
         place = (entry.facts.get("thread"), entry.facts.get("seq"))

@@ -128,6 +128,10 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `aaudit`."""
         return self._wait(self.aaudit, thread_id)
 
+    def export_audit(self, thread_id: object = None) -> Iterator[dict[str, Any]]:
+        """Blocking twin of `aexport_audit`."""
+        return self._one_by_one(self.aexport_audit(thread_id))
+
     def verify_audit(self, *, expected: Anchor | None = None) -> Verification:
         """Blocking twin of `averify_audit`."""
         return self._wait(lambda: self.averify_audit(expected=expected))

@@ -6,9 +6,9 @@ Invariant: a list reads small columns only; whatever is changed is one compare-a
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.audit import Anchor, Entry, Verification
@@ -20,6 +20,7 @@ from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status, Thread
 from standfast.checkpoint.waits import Kind
+from standfast.graph.auditing import exported
 from standfast.graph.door import text_of, thread_id_of
 from standfast.tools.principals import Principal
 
@@ -82,6 +83,11 @@ class Operators:
     async def aaudit(self, thread_id: object) -> Sequence[Entry]:
         """What the audit tells of one thread, oldest first; of a thread that was erased too."""
         return [one async for one in self.store.audit.entries(thread_id_of(thread_id))]
+
+    async def aexport_audit(self, thread_id: object = None) -> AsyncIterator[dict[str, Any]]:
+        """The audit of one thread, or of all, entry by entry with the values that it stands for; see `exported`."""
+        async for one in exported(self.store, None if thread_id is None else thread_id_of(thread_id)):
+            yield one
 
     async def averify_audit(self, *, expected: Anchor | None = None) -> Verification:
         """Recompute the whole audit; `expected` is an anchor that was kept elsewhere."""

@@ -38,3 +38,6 @@ select number, hash from anchor_audit_1(%(seconds)s)
 -- name: refuse
 select audit_refusal_1(%(thread)s, %(refusal)s, %(approval)s, %(operation_id)s, %(decision)s, %(who)s, %(vouched)s,
                        %(digest)s, %(error)s)
+
+-- name: reasons
+select id::text, reason from decisions where thread_id = %(thread)s and reason is not null

@@ -17,6 +17,7 @@ from standfast.graph.cli.exits import INTERRUPTED, REFUSED, code_of_error, sente
 from standfast.graph.cli.operators import operators
 from standfast.graph.cli.options import ApprovalId, As, Digest, Graph, Json, NoWait, Thread, token_file
 from standfast.graph.cli.output import note, prepare_streams
+from standfast.graph.cli.trusting import audit, groups
 
 app: Final = typer.Typer(
     name="standfast",
@@ -32,6 +33,8 @@ db: Final = typer.Typer(
 )
 app.add_typer(operators)
 app.add_typer(db, name="db")
+app.add_typer(audit, name="audit")
+app.add_typer(groups, name="groups")
 
 _GLOBAL_FLAGS: Final = ("--debug",)
 _GLOBAL_VALUES: Final = ("--database", "--token-file")

@@ -44,10 +44,10 @@ def note(text: object = "") -> None:
     _write(sys.stderr, f"{plain(text)}\n")
 
 
-def say_json(value: Any) -> None:
-    """The result as JSON; times are ISO 8601 with their offset."""
+def say_json(value: Any, *, indent: int | None = 2) -> None:
+    """The result as JSON, on one line without `indent`; times are ISO 8601 with their offset."""
     utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    text = json.dumps(value, default=_encoded, indent=2, ensure_ascii=not utf8)
+    text = json.dumps(value, default=_encoded, indent=indent, ensure_ascii=not utf8)
     if utf8:
         text = re.sub("[\ud800-\udfff]", lambda found: f"\\u{ord(found[0]):04x}", text)
     _write(sys.stdout, f"{text}\n")

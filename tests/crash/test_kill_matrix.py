@@ -19,7 +19,9 @@ from typing import Any, Literal
 import psycopg
 import pytest
 
+from standfast.checkpoint.audit import Audit
 from standfast.checkpoint.crashpoints import POINTS
+from standfast.checkpoint.database import Database
 from tests.conftest import at_database
 from tests.crash.support.processes import Ended, Nursery
 from tests.servers.openai import OpenAIServer, Reply, ToolCall
@@ -361,6 +363,19 @@ def test_every_point_of_the_list_was_reached_by_a_kill(ran: dict[Case, Ran]) -> 
     killed = {case.point for case, one in ran.items() if one.killed.signal == signal.SIGKILL}
 
     assert set(POINTS) - ELSEWHERE == killed
+
+
+@pytest.mark.guarantee("G6")
+async def test_after_every_kill_the_audit_tells_each_thing_once(matrix: Matrix, ran: dict[Case, Ran]) -> None:
+    database = Database(matrix.shared_url)
+    await database.open()
+    found = await Audit(database).verify()
+    shared = [case.name for case in ran if not case.point.startswith("migrate")]
+    told = {name: [one.facts["kind"] async for one in Audit(database).entries(name)] for name in shared}
+    await database.close()
+
+    assert () == found.findings
+    assert {name: ["request", "decision", "outcome", "use"] for name in shared} == told
 
 
 def test_an_attempt_killed_before_its_record_is_made_again(ran: dict[Case, Ran]) -> None:

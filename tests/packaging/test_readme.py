@@ -1,4 +1,4 @@
-"""What the README tells people to type can be typed."""
+"""What the README and the docs tell people to type can be typed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import pytest
 
 FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|&& |\$ )standfast ((?:[a-z]+ ?)+)", re.MULTILINE)
-GROUPS = ("db",)
+DOCS = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+GROUPS = ("audit", "db", "groups")
 
 
 def commands(text: str) -> Iterator[tuple[str, ...]]:
@@ -23,9 +25,9 @@ def commands(text: str) -> Iterator[tuple[str, ...]]:
             yield (first, *rest[:1]) if first in GROUPS else (first,)
 
 
-def test_every_command_in_the_readme_exists(root: Path) -> None:
-    named = set(commands((root / "README.md").read_text()))
-    assert ("run",) in named
+def test_every_command_in_the_readme_and_the_docs_exists(root: Path) -> None:
+    named = {words for path in (root / "README.md", *DOCS) for words in commands(path.read_text())}
+    assert {("run",), ("audit", "verify"), ("groups", "add")} <= named
     script = str(Path(sys.executable).parent / "standfast")
     for words in sorted(named):
         run = subprocess.run([script, *words, "--help"], capture_output=True, text=True)
@@ -37,3 +39,11 @@ def test_the_line_that_ci_reads_out_of_the_readme_is_there_once(root: Path, whic
     run = subprocess.run([sys.executable, str(root / ".ci" / "readme_line.py"), which], capture_output=True, text=True)
     assert 0 == run.returncode, run.stderr
     assert run.stdout.startswith("pip install ")
+
+
+@pytest.mark.parametrize("name", ["identity.md", "audit.md"])
+def test_the_python_of_the_docs_runs(root: Path, name: str) -> None:
+    blocks = PYTHON.findall((root / "docs" / name).read_text())
+    assert blocks
+    for block in blocks:
+        exec(compile(block, name, "exec"), {"__name__": "docs"})
