@@ -11,7 +11,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from psycopg.rows import DictRow
@@ -28,10 +28,15 @@ from standfast.checkpoint.statements import statements
 
 _SQL = statements("approvals")
 
-Verb = Literal["approve", "reject", "edit", "respond", "withdraw"]
+Kind = Literal["call", "outcome"]
+"""What is asked: whether a call may be executed, or what became of one whose outcome is unknown."""
+Verb = Literal["approve", "reject", "edit", "respond", "withdraw", "happened", "did_not_happen", "abandon"]
 VERBS: Final[tuple[Verb, ...]] = ("approve", "reject", "edit", "respond")
+OUTCOMES: Final[tuple[Verb, ...]] = ("happened", "did_not_happen", "abandon")
 Source = Literal["list", "table", "claims"]
-State = Literal["open", "approved", "rejected", "answered", "edited", "expired", "withdrawn"]
+State = Literal["open", "approved", "rejected", "answered", "edited", "expired", "settled", "withdrawn"]
+NEVER: Final = timedelta.max  # valid so long, a question does not expire
+_LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)  # what both Python and Postgres can hold, in every time zone
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked: a call that wants to be executed, and how it is shown.
+    """What is asked about a call, by default whether it may be executed, and how it is shown.
 
     `proposed` are the arguments as the agent proposed them, `editor` is whose edit the call shows, if anybody's.
     """
@@ -72,6 +77,7 @@ class Request:
     requested_by: str
     proposed: Mapping[str, Any]
     editor: str | None = None
+    kind: Kind = "call"
 
 
 @dataclass(frozen=True)
@@ -92,13 +98,17 @@ class Decision:
     arguments: Mapping[str, Any] | None = None
     operation_digest: str | None = None
     new_digest: str | None = None
-    response: Any = None
+    response: Any = None  # of an outcome that happened: its result
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
 @dataclass(frozen=True)
 class Approval:
-    """One request for people's decision, with the decision once there is one, and the votes so far."""
+    """One request for people's decision, with the decision once there is one, and the votes so far.
+
+    Of the kind `outcome`, what is asked is what became of a call: `settled` is its decided state, `response` the
+    result of one that happened.
+    """
 
     id: str
     thread_id: str
@@ -137,6 +147,7 @@ class Approval:
     self_approved: bool | None = None
     reason: str | None = None
     response: Any = None
+    kind: Kind = "call"
 
     @property
     def difference(self) -> list[Change]:
@@ -144,9 +155,10 @@ class Approval:
         return differences(self.proposed, self.arguments)
 
 
-def approval_id(thread_id: str, operation_id: str, round_: int) -> str:
+def approval_id(thread_id: str, operation_id: str, round_: int, kind: Kind = "call") -> str:
     """The id of an operation's approval: the same after any crash, short enough to type."""
-    return "apr-" + hashlib.sha256(f"{thread_id}\0{operation_id}\0{round_}".encode()).hexdigest()[:16]
+    prefix = "apr-" if kind == "call" else "out-"
+    return prefix + hashlib.sha256(f"{thread_id}\0{operation_id}\0{round_}".encode()).hexdigest()[:16]
 
 
 class Approvals:
@@ -164,7 +176,7 @@ class Approvals:
         An earlier round of the operation that is still open is withdrawn: one question at a time.
         """
         call, terms = request.call, request.terms
-        identifier = approval_id(lease.thread_id, call.id, request.round)
+        identifier = approval_id(lease.thread_id, call.id, request.round, request.kind)
         try:
             return await self.get(identifier)
         except errors.UnknownApproval:
@@ -172,7 +184,7 @@ class Approvals:
         row = await self._database.fetch_one(_SQL["now"], {"thread": lease.thread_id})
         assert row is not None
         now = row["now"]
-        expires_at = now + terms.valid
+        expires_at = _LATEST if terms.valid == NEVER else now + terms.valid
         shown = {
             "description": request.description,
             "failed_checks": list(request.failed_checks),
@@ -182,6 +194,7 @@ class Approvals:
             "thread": lease.thread_id,
             "epoch": lease.epoch,
             "id": identifier,
+            "kind": request.kind,
             "run": call.run_id,
             "operation_id": call.id,
             "operation": call.name,
@@ -248,6 +261,11 @@ class Approvals:
         rows = await self._database.fetch(_SQL["granted"], {"thread": thread_id, "operation_id": operation_id})
         return [self._approval(row) for row in rows]
 
+    async def of_outcome(self, thread_id: str, operation_id: str) -> Sequence[Approval]:
+        """The questions about what became of one operation, oldest first."""
+        rows = await self._database.fetch(_SQL["of_outcome"], {"thread": thread_id, "operation_id": operation_id})
+        return [self._approval(row) for row in rows]
+
     async def decide(self, approval: Approval, decision: Decision) -> Approval:
         """Decide, once. The decision and the wake-up are one transaction; no lease is needed.
 
@@ -280,7 +298,7 @@ class Approvals:
             "seen": decision.digest,
             "reason": decision.reason,
             "response": None
-            if decision.verb != "respond"
+            if decision.verb not in ("respond", "happened")
             else self._sealer.seal(decision.response, at=(*at, "response"), where="response"),
             "arguments": None if edited is None else self._sealer.seal(dict(edited), at=(*at, "arguments")),
             "approval_arguments": None if edited is None else self._seal(thread, identifier, "arguments", dict(edited)),
@@ -425,6 +443,7 @@ class Approvals:
             response=None
             if response is None
             else self._sealer.unseal(response, at=("decisions", thread, identifier, row["decision_id"], "response")),
+            kind=row["kind"],
         )
 
 

@@ -1,6 +1,6 @@
 """Named places in the shipped code where a test may kill the process. In production each is one comparison.
 
-Invariant: `POINTS` lists them all; reaching a name outside the list is a mistake in our code.
+Invariant: `POINTS` and `OUTCOME_POINTS` list them all; reaching a name outside of them is a mistake in our code.
 """
 
 from __future__ import annotations
@@ -38,8 +38,17 @@ POINTS: Final = (
     "artifact.placing",  # an artifact's row is committed, its bytes are not yet at their place outside Postgres
     "report.written",  # the report's bytes are on disk under a temporary name
 )
+OUTCOME_POINTS: Final = (
+    "operation.pending",  # the work goes on elsewhere, and its handle is recorded
+    "outcome.unknown",  # nobody knows how the attempt ended, and nobody has been asked
+    "outcome.answered",  # the operation's reconcile has answered, nothing says so
+    "outcome.decided",  # a person's decision is read, nothing follows from it yet
+    "outcome.settled",  # what became of it is recorded, the graph does not know it
+    "outcome.polled",  # the operation's poll has answered, nothing says so
+    "outcome.completed",  # a completion is committed, nobody has gone on
+)
 
-_POINTS: Final = frozenset(POINTS)
+_POINTS: Final = frozenset((*POINTS, *OUTCOME_POINTS))
 hook: Callable[[str], None] | None = None
 
 

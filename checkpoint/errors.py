@@ -30,6 +30,9 @@ StandfastError
 │   └── AlreadyVoted                this person has voted, and more votes are needed
 ├── NotPermitted                    this principal may not decide this, or not so
 ├── ApprovalExpired                 the approval's time is over
+├── UnknownOperationId              a completion names an operation that there is not
+├── AlreadyCompleted                the operation's end has been told before
+├── CompletedLate                   nobody waits for the operation any more; what was told is kept as late
 ├── DigestMismatch                  what was decided is not what is open
 ├── AlreadyFinished                 the run has ended
 ├── RunFailed                       a run that was driven for somebody else has not succeeded
@@ -209,6 +212,18 @@ class NotPermitted(StandfastError):
 
 class ApprovalExpired(StandfastError):
     """The approval's time is over."""
+
+
+class UnknownOperationId(StandfastError):
+    """No recorded operation has this id."""
+
+
+class AlreadyCompleted(StandfastError):
+    """The operation's end has been told before, by `by`; nothing was changed."""
+
+
+class CompletedLate(StandfastError):
+    """Nobody waits for the operation any more; its end was kept with its attempt, and changes no outcome."""
 
 
 class DigestMismatch(StandfastError):

@@ -6,17 +6,18 @@ each; what has been recorded once is never overwritten.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
 from psycopg.rows import DictRow
 
+from standfast.checkpoint import errors
 from standfast.checkpoint.audit import Audit, Refusal
 from standfast.checkpoint.database import Connection, Database
-from standfast.checkpoint.errors import NotGranted
 from standfast.checkpoint.lease import Lease, worker_name
 from standfast.checkpoint.outbox import Outbox
 from standfast.checkpoint.outgoing import Messages
@@ -64,18 +65,24 @@ class Grant:
 
 @dataclass(frozen=True)
 class Begun:
-    """What beginning an attempt found: `executing` means go on, anything else is the recorded end.
+    """What beginning an attempt found: `executing` means go on.
 
     `planned`: it is too early, by `wait` seconds. `elapsed`: seconds since the first attempt that counts began.
+    `waiting`: an earlier attempt may be under way until `until`; `pending`: it goes on elsewhere, known there by
+    `handle`. Anything else is the recorded end. Of `pending` and `unknown`: `looks` is how often its poll or
+    reconcile could not tell, `until` when it is to be asked again, if that is not now.
     """
 
-    state: State
+    state: State | Literal["waiting", "pending"]
     attempt: int
-    result: Any
-    failure_class: str | None
-    failure_message: str | None
+    result: Any = None
+    failure_class: str | None = None
+    failure_message: str | None = None
     wait: float = 0.0
     elapsed: float = 0.0
+    until: datetime | None = None
+    looks: int = 0
+    handle: Any = None
 
 
 @dataclass(frozen=True)
@@ -136,6 +143,25 @@ class Attempt:
     failure_class: str | None
     failure_message: str | None
     retry_after: float | None
+    late: str | None = None  # how it ended after nobody waited for it any more
+    late_at: datetime | None = None
+    late_message: str | None = None
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The end of an operation, told from outside. `id` is made before sending, so that a repeat is recognised.
+
+    `attempt`: which one ended so; None is the latest.
+    """
+
+    operation_id: str
+    result: Any
+    error: str | None
+    principal: str
+    vouched: bool
+    attempt: int | None = None
+    id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
 class Operations:
@@ -151,14 +177,31 @@ class Operations:
         """What an attempt at `call` sends, to be handed to `transact` or `finish`."""
         return Messages(self._outbox, thread_id, call.run_id, (call.id,))
 
-    async def begin(self, lease: Lease, call: Call, *, grant: Grant | None = None) -> Begun:
+    async def begin(
+        self,
+        lease: Lease,
+        call: Call,
+        *,
+        grant: Grant | None = None,
+        timeout: float | None = None,
+        within: float | None = None,
+    ) -> Begun:
         """Record that an attempt begins, checking and consuming the grant, if one is needed, in the same transaction.
 
-        Raises `NotGranted`, `OperationMismatch` (the id was recorded for another call) and `LeaseLost`.
+        `timeout`: for so many seconds the attempt may be under way, whatever becomes of this process; `within`: all
+        attempts together. Raises
+        `NotGranted`, `OperationMismatch` (the id was recorded for another call) and `LeaseLost`.
         """
-        params = self._begin_params(lease, call, grant)
+        params = self._begin_params(lease, call, grant, timeout, within)
         async with self._audited(lease, call):
             row = await self._database.fetch_one(_SQL["begin"], params)
+        assert row is not None
+        return self._begun(lease, call, row)
+
+    async def standing(self, lease: Lease, call: Call) -> Begun:
+        """What `begin` would find, without beginning: `planned` is then one more state."""
+        params = {"thread": lease.thread_id, "epoch": lease.epoch, "id": call.id}
+        row = await self._database.fetch_one(_SQL["standing"], params)
         assert row is not None
         return self._begun(lease, call, row)
 
@@ -210,11 +253,13 @@ class Operations:
         """A call that was refused for want of a grant is in the audit."""
         try:
             yield
-        except NotGranted:
-            await self._audit.refused(Refusal(lease.thread_id, NotGranted.__name__, operation_id=call.id))
+        except errors.NotGranted:
+            await self._audit.refused(Refusal(lease.thread_id, errors.NotGranted.__name__, operation_id=call.id))
             raise
 
-    def _begin_params(self, lease: Lease, call: Call, grant: Grant | None) -> dict[str, Any]:
+    def _begin_params(
+        self, lease: Lease, call: Call, grant: Grant | None, timeout: float | None = None, within: float | None = None
+    ) -> dict[str, Any]:
         used = grant or Grant()
         at = ("operations", lease.thread_id, call.id, "arguments")
         return {
@@ -238,6 +283,8 @@ class Operations:
             "required": used.required,
             "source": used.source,
             "members": None if used.members is None else list(used.members),
+            "timeout": timeout,
+            "within": within,
         }
 
     def _begun(self, lease: Lease, call: Call, row: DictRow) -> Begun:
@@ -249,6 +296,9 @@ class Operations:
             failure_message=row["failure_message"],
             wait=row["wait"],
             elapsed=row["elapsed"],
+            until=row["until"],
+            looks=row["looks"],
+            handle=self._open(row["handle"], ("operations", lease.thread_id, call.id, "handle")),
         )
 
     def seal_result(self, lease: Lease, operation_id: str, result: Any) -> bytes:
@@ -268,10 +318,11 @@ class Operations:
         messages: Messages | None = None,
         delay: float | None = None,
         retry_after: float | None = None,
-    ) -> None:
+    ) -> bool:
         """Record how the attempt ended, and what it sends, in one transaction.
 
-        `planned` may be attempted again after `delay` seconds.
+        `planned` may be attempted again after `delay` seconds. False if its end has been told from outside, which
+        stands then.
         """
         params = {
             "thread": lease.thread_id,
@@ -285,17 +336,132 @@ class Operations:
             "delay": delay,
             "retry_after": retry_after,
         }
+        row = await self._with_messages("finish", params, messages)
+        return row is not None and bool(row["recorded"])
+
+    async def _with_messages(
+        self, statement: str, params: Mapping[str, Any], messages: Messages | None
+    ) -> DictRow | None:
+        """One statement, and what an attempt sends, in one transaction."""
         riders = messages.riders() if messages is not None else []
         if not riders:
-            await self._database.fetch_none(_SQL["finish"], params)
-            return
+            return await self._database.fetch_one(_SQL[statement], params)
 
-        async def work(conn: Connection) -> None:
-            await conn.execute(_SQL["finish"], params)
-            for statement, values in riders:
-                await conn.execute(statement, values)
+        async def work(conn: Connection) -> DictRow | None:
+            cursor = await conn.execute(_SQL[statement], params)
+            for rider, values in riders:
+                await conn.execute(rider, values)
+            return await cursor.fetchone()
 
-        await self._database.run(work, pipeline=True)
+        return await self._database.run(work)
+
+    async def pend(
+        self, lease: Lease, operation_id: str, attempt: int, handle: Any, messages: Messages | None = None
+    ) -> None:
+        """Record that the attempt goes on elsewhere, known there by `handle`. Raises `UnstorableValue`."""
+        params = {
+            "thread": lease.thread_id,
+            "epoch": lease.epoch,
+            "id": operation_id,
+            "attempt": attempt,
+            "handle": self._seal_handle(lease, operation_id, handle),
+        }
+        await self._with_messages("pend", params, messages)
+
+    async def look_again(self, lease: Lease, operation_id: str, delay: float, handle: Any = None) -> datetime:
+        """Record that a poll or reconcile could not tell, and return when it is to be asked again."""
+        params = {
+            "thread": lease.thread_id,
+            "epoch": lease.epoch,
+            "id": operation_id,
+            "delay": delay,
+            "handle": None if handle is None else self._seal_handle(lease, operation_id, handle),
+        }
+        row = await self._database.fetch_one(_SQL["look_again"], params)
+        assert row is not None
+        return row["until"]  # type: ignore[no-any-return]
+
+    async def settle(
+        self,
+        lease: Lease,
+        operation_id: str,
+        attempt: int,
+        state: Literal["planned", "reconciled", "unknown"],
+        *,
+        sealed_result: bytes | None = None,
+        failure_class: str | None = None,
+        failure_message: str | None = None,
+        answered: str | None = None,
+        delay: float | None = None,
+    ) -> bool:
+        """Record what became of an unknown outcome, using the decision `answered`; False if it is settled already.
+
+        `planned` may be attempted again after `delay` seconds.
+        """
+        params = {
+            "thread": lease.thread_id,
+            "epoch": lease.epoch,
+            "id": operation_id,
+            "attempt": attempt,
+            "state": state,
+            "result": sealed_result,
+            "failure_class": failure_class,
+            "failure_message": storable_text(failure_message),
+            "answered": answered,
+            "delay": delay,
+        }
+        row = await self._database.fetch_one(_SQL["settle"], params)
+        return row is not None and bool(row["settled"])
+
+    async def complete(
+        self, completion: Completion, *, fit: Callable[[str, Any], Any] = lambda name, result: result
+    ) -> None:
+        """Tell the end of an operation, from anywhere; the first to tell it counts.
+
+        `fit(name, result)` is the result as the operation of this name would have returned it, and raises if it
+        never would. Raises `UnknownOperationId`, `AlreadyCompleted`, `UnstorableValue`, and `CompletedLate` if nobody
+        waits for the operation any more: its end is kept with its attempt then.
+        """
+        identifier = completion.operation_id
+        row = await self._database.fetch_one(_SQL["place_of"], {"id": identifier}) if _sendable(identifier) else None
+        if row is None:
+            raise errors.UnknownOperationId(
+                f"there is no operation {identifier[:40]!r}; see: standfast show THREAD", operation_id=identifier
+            )
+        thread, failed = row["thread_id"], completion.error is not None
+        at = ("operations", thread, identifier, "result")
+        result = None if failed else self._sealer.seal(fit(row["name"], completion.result), at=at, where="result")
+        params = {
+            "id": identifier,
+            "attempt": completion.attempt,
+            "completion": completion.id,
+            "state": "failed" if failed else "succeeded",
+            "result": result,
+            "message": storable_text(completion.error),
+            "who": completion.principal,
+            "vouched": completion.vouched,
+        }
+        row = await self._database.fetch_one(_SQL["complete"], params)
+        assert row is not None
+        if row["verdict"] == "completed":
+            raise errors.AlreadyCompleted(
+                f"operation {identifier!r} of thread {thread!r} has been completed by {row['detail']}; "
+                "nothing was changed",
+                operation_id=identifier,
+                thread_id=thread,
+                by=row["detail"],
+            )
+        if row["verdict"] == "late":
+            raise errors.CompletedLate(
+                f"nobody waits for operation {identifier!r} of thread {thread!r} any more (it is {row['detail']}); "
+                f"the end is kept with its attempt, see: standfast show {thread}",
+                operation_id=identifier,
+                thread_id=thread,
+                state=row["detail"],
+            )
+
+    def _seal_handle(self, lease: Lease, operation_id: str, handle: Any) -> bytes:
+        return self._sealer.seal(handle, at=("operations", lease.thread_id, operation_id, "handle"), where="handle")
 
     async def tries(self, lease: Lease, operation_id: str) -> Tries:
         """The attempts that count: attempts that waited, or whose driver died, did not fail."""
@@ -342,6 +508,9 @@ class Operations:
                 failure_class=row["failure_class"],
                 failure_message=row["failure_message"],
                 retry_after=row["retry_after"],
+                late=row["late"],
+                late_at=row["late_at"],
+                late_message=row["late_message"],
             )
             for row in rows
         ]
@@ -371,3 +540,8 @@ class Operations:
 
     def _open(self, sealed: bytes | None, at: tuple[str, ...]) -> Any:
         return None if sealed is None else self._sealer.unseal(sealed, at=at)
+
+
+def _sendable(identifier: str) -> bool:
+    """Whether it may be an id; anything else was never one, and may not be sent."""
+    return identifier.isprintable() and len(identifier) <= 255

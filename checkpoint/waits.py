@@ -24,7 +24,7 @@ from standfast.checkpoint.statements import statements
 
 _SQL = statements("waits")
 
-Kind = Literal["approval", "question", "timer", "event"]
+Kind = Literal["approval", "question", "timer", "event", "completion"]
 Quorum = Literal["first", "all"]
 
 

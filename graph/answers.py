@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.approvals import Approval, Verb
+from standfast.checkpoint.approvals import OUTCOMES, Approval, Verb
 from standfast.checkpoint.differences import differences
 
 _VERBS: Final[dict[str, Verb]] = {
@@ -24,6 +24,9 @@ _VERBS: Final[dict[str, Verb]] = {
     "ignore": "reject",  # Agent Inbox: nobody does it, and the run goes on
     "respond": "respond",
     "response": "respond",  # Agent Inbox
+    "happened": "happened",
+    "did_not_happen": "did_not_happen",
+    "abandon": "abandon",
 }
 
 _WORDS: Final = frozenset({*_VERBS, "approved", "rejected", "yes", "y", "ok", "okay", "true", "no", "n", "false"})
@@ -37,7 +40,7 @@ class Said:
     reason: str | None = None
     arguments: Mapping[str, Any] | None = None  # of an edit: all of them, what is not there is gone
     changes: Mapping[str, Any] | None = None  # or of an edit: some of them, the others stay as they were proposed
-    response: Any = None  # of a response: what the tool's message says instead of its result
+    response: Any = None  # of a response: what the tool's message says; of a call that happened: its result
 
 
 def decision_of(answer: object, approval: Approval) -> Said:
@@ -74,6 +77,8 @@ def _typed(answer: Mapping[str, Any], approval: Approval) -> Said:
         raise _unusable(f"there is no decision {kind!r:.60}; there are {', '.join(approval.allowed)}", approval)
     given = answer.get("args")
     reason = _reason(answer, approval)
+    if verb in OUTCOMES:
+        return Said(verb, reason, response=answer.get("result"))
     if verb == "approve":
         if given is not None:  # Agent Inbox sends back what was shown
             said = _edit(given, approval, reason)
@@ -145,10 +150,14 @@ def _kind(value: Any) -> type:
 
 
 def _unusable(why: str, approval: Approval) -> errors.InvalidRequest:
-    return errors.InvalidRequest(
-        f"{why}; approval {approval.id!r} stays open: answer with "
+    forms = (
         '{"type": "approve"}, {"type": "reject", "message": ...}, {"type": "respond", "message": ...} or '
-        '{"type": "edit", "edited_action": {"name": ..., "args": ...}}',
+        '{"type": "edit", "edited_action": {"name": ..., "args": ...}}'
+    )
+    if approval.kind == "outcome":
+        forms = '{"type": "happened", "result": ...}, {"type": "did_not_happen"} or {"type": "abandon", "message": ...}'
+    return errors.InvalidRequest(
+        f"{why}; approval {approval.id!r} stays open: answer with {forms}",
         approval_id=approval.id,
         thread_id=approval.thread_id,
     )

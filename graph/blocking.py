@@ -231,6 +231,10 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `aemit`."""
         return self._wait(lambda: self.aemit(name, payload, **options))
 
+    def complete(self, operation_id: str, result: Any = None, **options: Any) -> None:
+        """Blocking twin of `acomplete`."""
+        return self._wait(lambda: self.acomplete(operation_id, result, **options))
+
     def stream(self, thread_id: object, *, after: int = 0, run_id: str | None = None) -> Iterator[RunEvent]:
         """Blocking twin of `astream`."""
         return self._one_by_one(self.astream(thread_id, after=after, run_id=run_id))

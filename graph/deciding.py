@@ -54,7 +54,16 @@ async def decide(
     )
     if said.verb == "edit":
         decision = _edited(operations, approval, decision, _whole(approval, said))
+    if said.verb == "happened":
+        decision = replace(decision, response=fitting(operations, approval.operation, said.response))
     return await store.approvals.decide(approval, decision)
+
+
+def fitting(operations: Registry | None, name: str, result: Any) -> Any:
+    """A result from outside as the operation would have returned it, if it is known here. Raises `InvalidRequest`."""
+    if operations is None or name not in operations:
+        return result
+    return operations.get(name).validate_result(result)
 
 
 def _whole(approval: Approval, said: Said) -> Mapping[str, Any]:

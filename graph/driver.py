@@ -34,7 +34,6 @@ from standfast.graph.parts import Mode, Parts
 from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
 from standfast.graph.tap import Tap
-from standfast.nodes.state import Outcome
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import KEY, Drive
@@ -270,7 +269,7 @@ class Driver:
         reach("drive.ending")
         outcome = values.get("outcome")
         status, reason = Status.SUCCEEDED, None
-        if isinstance(outcome, dict) and outcome.keys() >= Outcome.__required_keys__:  # the built-in agent's
+        if isinstance(outcome, dict) and outcome.keys() >= _AGENTS:  # the built-in agent's
             status = _STATUS.get(outcome["status"], Status.SUCCEEDED)
             reason = outcome.get("reason")
         return await self._end(status, reason=reason, outcome=outcome, values=values)
@@ -330,6 +329,7 @@ class _Stopped(Exception):
     """The run was cancelled while the graph was at work."""
 
 
+_AGENTS: Final = {"status", "answer", "effects", "rejected"}
 _STATUS: Final = {
     "failed": Status.FAILED,
     "unknown_outcome": Status.NEEDS_ATTENTION,

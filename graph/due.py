@@ -2,7 +2,8 @@
 
 Invariants: any process decides the same; answers are given by interrupt id, never as plain values; an answer is
 given again as long as the state lists its question, because only the end of the whole call shows that it arrived;
-an open question is raised again, never answered.
+an open question is raised again, never answered. What the ledger parked for is never answered either: when it has
+come, the graph goes on, and the ledger looks into its rows.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Run
 from standfast.checkpoint.waits import Wait
 from standfast.graph.changed import Graph, refuse_if_changed
-from standfast.tools.waits import KEY as WAITS
+from standfast.tools.parking import PARKED, WAITS
 
 
 @dataclass(frozen=True)
@@ -74,11 +75,11 @@ class Due:
         if (state.metadata or {}).get("run_id") != self._run.id:
             return Go(self._run.input), {}
         listed = {one.id: (task.name, one) for task in state.tasks for one in task.interrupts}
-        answers = await self._answers(listed)
-        if answers and (first or answers.keys() - self._given):
-            self._given |= answers.keys()
+        answers, come = await self._ended(listed)
+        if (answers or come) and (first or (answers.keys() | come) - self._given):
+            self._given |= answers.keys() | come
             reach("drive.resuming")
-            return Go(Command(resume=answers)), state.values
+            return Go(Command(resume=answers) if answers else None), state.values
         unfinished = {task.id for task in state.tasks if not task.interrupts and task.result is None}
         retries: Sequence[PendingRetry] = ()
         if self._halted:
@@ -94,33 +95,43 @@ class Due:
         asked = [wait for key in listed.keys() - answers.keys() for wait in self._waits(*listed[key])]
         return Ask([*asked, *map(self._retry, retries)]), state.values
 
-    async def _answers(self, listed: Mapping[str, tuple[str, Interrupt]]) -> dict[str, Any]:
-        """Every recorded answer to a question that the state lists."""
+    async def _ended(self, listed: Mapping[str, tuple[str, Interrupt]]) -> tuple[dict[str, Any], set[str]]:
+        """Every recorded answer to a question that the state lists, and what has come that the ledger parked for."""
         if not listed:
-            return {}
+            return {}, set()
         thread = self._lease.thread_id
         await self._store.approvals.expire_due(thread)
         await self._store.waits.end_due(self._lease)
         answers: dict[str, Any] = {}
         ended: dict[str, list[Wait]] = {}
+        parked = {key for key, (_, question) in listed.items() if parked_for(question.value)}
+        awaited = {one.id for one_of_them in listed.values() for one in self._waits(*one_of_them)}
+        come: set[str] = set()
         for wait in await self._store.waits.of_run(thread, self._run.id):
-            if wait.interrupt_id not in listed:
+            if wait.id not in awaited:  # of a question that is not open now, whoever had its interrupt's id
                 continue
-            if wait.kind == "question" and wait.state == "answered":
+            if wait.interrupt_id in parked:
+                if wait.state != "open":
+                    come.add(wait.id)
+            elif wait.kind == "question" and wait.state == "answered":
                 answers[wait.interrupt_id] = wait.answer
             elif wait.kind in ("timer", "event"):
                 ended.setdefault(wait.interrupt_id, []).append(wait)
         for identifier, waits in ended.items():
             if all(one.state != "open" for one in waits):
-                answers[identifier] = await self._ended(waits)
+                answers[identifier] = await self._events_of(waits)
         decided = {one.id: one for one in await self._store.approvals.list(thread_id=thread, state=None, limit=None)}
         for identifier, (_, question) in listed.items():
             approval = decided.get(approval_of(question.value) or "")
-            if approval is not None and approval.state != "open":
+            if approval is None or approval.state == "open":
+                continue
+            if identifier in parked:
+                come |= {one.id for one in self._waits(*listed[identifier])}
+            else:
                 answers[identifier] = {"approval": approval.id, "state": approval.state}
-        return answers
+        return answers, come
 
-    async def _ended(self, waits: list[Wait]) -> dict[str, Any]:
+    async def _events_of(self, waits: list[Wait]) -> dict[str, Any]:
         """The answer to a question of timers and events: for each its event, its time-out, or None if withdrawn."""
         events = await self._store.events.by_seq([one.event_seq for one in waits if one.event_seq is not None])
         ended: list[dict[str, Any] | None] = []
@@ -149,9 +160,9 @@ class Due:
 
     def _waits(self, node: str, question: Interrupt) -> list[Wait]:
         """The rows for one open question of the graph."""
-        approval = approval_of(question.value)
+        approval, parked = approval_of(question.value), parked_for(question.value)
         wait = Wait(
-            id=question.id,
+            id=f"{question.id}/{parked}" if parked else question.id,
             run_id=self._run.id,
             kind="approval" if approval else "question",
             approval_id=approval,
@@ -169,7 +180,7 @@ class Due:
         return [
             replace(
                 wait,
-                id=f"{question.id}/{position}",
+                id=wait.id if parked else f"{question.id}/{position}",
                 kind=one["kind"],
                 request=None,
                 position=position,
@@ -189,4 +200,9 @@ def approval_of(value: Any) -> str | None:
     return identifier if isinstance(identifier, str) else None
 
 
-__all__: Final = ["Ask", "Done", "Due", "Go", "Step", "approval_of"]
+def parked_for(value: Any) -> str | None:
+    """What the ledger waits for, if it is the ledger that waits."""
+    return value.get(PARKED) if isinstance(value, dict) else None
+
+
+__all__: Final = ["Ask", "Done", "Due", "Go", "Step", "approval_of", "parked_for"]

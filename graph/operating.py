@@ -8,20 +8,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.audit import Anchor, Entry, Verification
+from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.fleet import Fleet, Unserved, WorkerRow
 from standfast.checkpoint.groups import Member
 from standfast.checkpoint.lease import Lease, break_lease, claim, leave, release
 from standfast.checkpoint.listing import Listing, OpenWait, RunRow
+from standfast.checkpoint.operations import Completion
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status, Thread
 from standfast.checkpoint.waits import Kind
+from standfast.graph import deciding
 from standfast.graph.auditing import exported
 from standfast.graph.door import text_of, thread_id_of
+from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
 
 _CANCELLED: Final = "cancelled on request"
@@ -31,9 +36,15 @@ FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 class Operators:
     """The operators' part of a runtime. Its lists tell of all graphs of the database, newest first."""
 
+    _operations: Registry | None = None
+
     @property
     def store(self) -> Store:
         """The rows of the open database."""
+        raise NotImplementedError
+
+    async def aprincipal(self, as_: Principal | None = None, *, token: str | None = None) -> Principal:
+        """Who acts, as this runtime believes it."""
         raise NotImplementedError
 
     # -- lists
@@ -112,6 +123,25 @@ class Operators:
         return await self.store.groups.list(group, tenant=tenant)
 
     # -- interventions
+
+    async def acomplete(
+        self,
+        operation_id: str,
+        result: Any = None,
+        *,
+        error: str | None = None,
+        as_: Principal | None = None,
+        token: str | None = None,
+    ) -> None:
+        """Tell the end of an operation that returned `Pending`: its result, or why it failed. Nothing is driven.
+
+        The first to tell it counts. Raises `UnknownOperationId`, `UnstorableValue`, `AlreadyCompleted`, and
+        `CompletedLate` if nobody waits for it any more; what was told is kept then, and changes nothing.
+        """
+        who = await self.aprincipal(as_, token=token)
+        completion = Completion(operation_id, result, error, who.name, who.on_word)
+        await self.store.operations.complete(completion, fit=partial(deciding.fitting, self._operations))
+        reach("outcome.completed")
 
     async def aretry(self, thread_id: object) -> Thread:
         """Make a run that needs attention due again: it goes on from its last finished step.

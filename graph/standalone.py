@@ -40,7 +40,7 @@ from standfast.graph.opening import opened
 from standfast.nodes.models import default_model
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import Drive
-from standfast.tools.ledger import EffectFunction, Ledger, Outcome
+from standfast.tools.ledger import EffectFunction, Ledger, Outcome, Resolve
 from standfast.tools.operations import Policy
 
 GRAPH: Final = "standalone"
@@ -63,11 +63,17 @@ class _BusyLedger(Ledger):
     parks = False  # no worker would come for the thread
 
     async def execute(
-        self, call: Call, policy: Policy, effect: EffectFunction, *, grant: Grant | None = None
+        self,
+        call: Call,
+        policy: Policy,
+        effect: EffectFunction,
+        *,
+        grant: Grant | None = None,
+        resolve: Resolve | None = None,
     ) -> Outcome:
         self.busy += 1
         try:
-            outcome = await super().execute(call, policy, effect, grant=grant)
+            outcome = await super().execute(call, policy, effect, grant=grant, resolve=resolve)
             if outcome.state == "failed" and (call.kind == "model" or outcome.failure_class == "unauthorised"):
                 # Whoever invokes the graph again carries it on: there is nobody else who could.
                 await self._operations.forgive(self._lease.thread_id, call.run_id)

@@ -12,16 +12,20 @@ from langchain_core.messages import ToolMessage
 from langchain_core.runnables import RunnableConfig
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.artifact import Artifact
 from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.operations import Call
 from standfast.nodes.approval import grant_for, planned_call, shown
+from standfast.nodes.request import approval_request
 from standfast.nodes.state import Node, OperationState
 from standfast.nodes.validation import INVALID, MENDABLE, failed_checks
-from standfast.tools.drive import drive_of, path_of
+from standfast.tools.drive import Drive, drive_of, path_of
 from standfast.tools.failures import FailureClass
 from standfast.tools.halts import NeedsPerson
 from standfast.tools.ledger import Outcome, attempt_ends_at
 from standfast.tools.operations import OperationContext, Registry
+from standfast.tools.reconciliation import resolver
 from standfast.tools.waits import from_the_top
 
 
@@ -33,6 +37,10 @@ def operate_node(registry: Registry) -> Node[OperationState]:
         path = path_of(config)
         about = {"operation_id": planned["operation_id"], "name": state["call"]["name"]}
 
+        def show(question: Approval) -> dict[str, Any]:
+            drive.tell("approval_open", path, {"id": question.id, "operation": question.operation})
+            return approval_request(question, state["call"]["id"])
+
         def ended(outcome: Outcome) -> dict[str, Any]:
             end = {"attempt": outcome.attempt, "state": outcome.state, "reused": outcome.reused}
             drive.tell("operation_end", path, {**about, **end})
@@ -42,7 +50,10 @@ def operate_node(registry: Registry) -> Node[OperationState]:
         try:
             operation = registry.get(state["call"]["name"])
         except errors.UnknownOperation as error:  # a deploy has taken it away
-            return ended(await drive.ledger.leave(drive.run.id, planned["operation_id"], str(error)))
+            gone = await _recorded_call(drive, planned["operation_id"])
+            if gone is None:
+                return ended(Outcome("failed", None, FailureClass.PERMANENT, str(error)))
+            return ended(await drive.ledger.leave(gone, str(error), resolver(drive, None, gone, show=show)))
         call = planned_call(drive, operation, state)
 
         async def effect(attempt: int, connection: Any) -> Any:
@@ -71,7 +82,9 @@ def operate_node(registry: Registry) -> Node[OperationState]:
         asks = drive.policy.asks(operation, arguments, objected=objected) is not None
         grant = await grant_for(drive, operation, state) if asks else None
         try:
-            outcome = await drive.ledger.execute(call, operation.policy, effect, grant=grant)
+            outcome = await drive.ledger.execute(
+                call, operation.policy, effect, grant=grant, resolve=resolver(drive, operation, call, show=show)
+            )
         except errors.NotGranted:
             return {
                 "granted": False,
@@ -91,6 +104,25 @@ def operate_node(registry: Registry) -> Node[OperationState]:
     return operate
 
 
+async def _recorded_call(drive: Drive, operation_id: str) -> Call | None:
+    """A call as the ledger knows it."""
+    for one in await drive.operations.list(drive.run.thread_id, drive.run.id):
+        if one.id == operation_id:
+            return Call(
+                id=one.id,
+                run_id=one.run_id,
+                kind="tool",
+                name=one.name,
+                namespace=one.namespace,
+                turn=one.turn,
+                index=one.index,
+                effect=one.effect,
+                digest=one.digest,
+                arguments=one.arguments,
+            )
+    return None
+
+
 def _message(state: OperationState, outcome: Outcome) -> ToolMessage:
     planned = state["planned"]
     extra: dict[str, Any] = {"operation_id": planned["operation_id"], "state": outcome.state}
@@ -100,8 +132,8 @@ def _message(state: OperationState, outcome: Outcome) -> ToolMessage:
             text = f"{planned['edited_by']} edited the call before approving it.\n{text}"
     elif outcome.state == "unknown":
         text = (
-            "It is not known whether this call took effect "
-            f"({outcome.failure_message or 'its attempt never reported'}). It is not called again."
+            f"It is not known whether this call took effect ({outcome.failure_message or 'it never reported'}). "
+            "It is not called again."
         )
     else:
         text = f"This call failed ({outcome.failure_class}): {outcome.failure_message}"

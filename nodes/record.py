@@ -12,6 +12,7 @@ from standfast.checkpoint.operations import Operation
 from standfast.nodes.state import AgentState, Outcome, last_answer, messages_of_run
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.failures import FailureClass
+from standfast.tools.ledger import ABANDONED
 from standfast.tools.operations import Effect
 
 
@@ -25,12 +26,14 @@ async def record(state: AgentState, config: RunnableConfig) -> dict[str, Any]:
         "status": "done",
         "answer": last_answer(messages),
         "effects": [
-            {"operation": one.name, "operation_id": one.id, "result": one.result}
-            for one in acted
-            if one.state == "succeeded"
+            {"operation": one.name, "operation_id": one.id, "result": one.result} for one in acted if _happened(one)
         ],
         "rejected": _declined(messages),
     }
+    if given_up := [one for one in acted if one.failure_class == ABANDONED]:
+        outcome["unknown"] = [
+            {"operation": one.name, "operation_id": one.id, "reason": one.failure_message} for one in given_up
+        ]
     unknown = [one for one in acted if one.state == "unknown"]
     if unknown:
         outcome["status"] = "unknown_outcome"
@@ -56,12 +59,21 @@ async def _allowed(drive: Drive) -> set[str]:
 
 def _failed_for_good(acted: list[Operation], allowed: set[str]) -> Operation | None:
     """An effect that a person allowed, that failed, and that no later call of the same operation has made good."""
-    done = {one.name: one.created_at for one in acted if one.state == "succeeded"}
+    done = {one.name: one.created_at for one in acted if _happened(one)}
     for one in acted:
         for_good = one.name not in done or done[one.name] < one.created_at
-        if one.id in allowed and one.state == "failed" and one.failure_class != FailureClass.INVALID and for_good:
+        if one.id in allowed and _has_failed(one) and for_good:
             return one
     return None
+
+
+def _happened(one: Operation) -> bool:
+    return one.state == "succeeded" or (one.state == "reconciled" and one.failure_class is None)
+
+
+def _has_failed(one: Operation) -> bool:
+    failed = one.state == "failed" or (one.state == "reconciled" and one.failure_class not in (None, ABANDONED))
+    return failed and one.failure_class != FailureClass.INVALID
 
 
 def _declined(messages: list[AnyMessage]) -> list[dict[str, Any]]:

@@ -34,7 +34,7 @@ def approval_request(approval: Approval, tool_call_id: str) -> dict[str, Any]:
         ],
         "action_request": {"action": approval.operation, "args": arguments},
         "config": {
-            "allow_accept": True,
+            "allow_accept": "approve" in decisions,
             "allow_edit": "edit" in decisions,
             "allow_respond": "respond" in decisions,
             "allow_ignore": False,
@@ -45,6 +45,7 @@ def approval_request(approval: Approval, tool_call_id: str) -> dict[str, Any]:
         "response_schema": _answer_schema(approval),
         "approval": {
             "id": approval.id,
+            "kind": approval.kind,
             "digest": approval.digest,
             "policy": approval.policy_version,
             "required": approval.required,

@@ -67,6 +67,7 @@ class Outcome(TypedDict):
     answer: str
     effects: list[dict[str, Any]]
     rejected: list[dict[str, Any]]
+    unknown: NotRequired[list[dict[str, Any]]]  # calls that may have taken effect, and that somebody gave up
     reason: NotRequired[str]
 
 

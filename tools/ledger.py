@@ -27,8 +27,11 @@ from standfast.checkpoint.plain_text import storable_text
 from standfast.tools.failures import Failure, FailureClass, failure_of
 from standfast.tools.halts import Later
 from standfast.tools.operations import Effect, Policy
+from standfast.tools.outcomes import Pending
 
 UNSTORABLE: Final = "unstorable_result"
+ABANDONED: Final = "abandoned"  # nobody knows, and somebody said that it shall rest
+UNDECIDED: Final = frozenset({"waiting", "pending", "unknown"})
 _SHORTEST: Final = 0.005  # seconds of sleep: what is left of a delay may be next to nothing
 
 _TOO_LATE: Final = "the deadline of its attempts had passed before this one"
@@ -54,7 +57,23 @@ class Again:
 
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """The ledger can neither begin an attempt nor tell how it ended: `waiting`, `pending` or `unknown`."""
+
+    begun: Begun
+
+
+class Look:
+    """The ledger has changed: what stands there now counts."""
+
+
+Attempted = Outcome | Again | Undecided | Look
 EffectFunction = Callable[[int, Any], Awaitable[Any]]
+Resolve = Callable[[Begun], Awaitable[None]]
+"""Finds out more and records it, or parks the thread; then the ledger looks again."""
 
 
 _ends_at: ContextVar[float | None] = ContextVar("standfast.ends_at", default=None)
@@ -88,26 +107,38 @@ class Ledger:
         self._lease = lease
 
     async def execute(
-        self, call: Call, policy: Policy, effect: EffectFunction, *, grant: Grant | None = None
+        self,
+        call: Call,
+        policy: Policy,
+        effect: EffectFunction,
+        *,
+        grant: Grant | None = None,
+        resolve: Resolve | None = None,
     ) -> Outcome:
         """Execute `call` by `effect(attempt, connection)`, or return what is recorded.
 
         The connection is that of the recording transaction for a transactional operation, else None. With `grant`
-        it is checked and used up where the attempt begins. Raises `NotGranted` and `OperationMismatch` before
-        anything happens.
+        it is checked and used up where the attempt begins. `resolve` is asked about an attempt that may be under way,
+        here or elsewhere, or whose outcome is unknown; without it that is returned as unknown. Raises `NotGranted`
+        and `OperationMismatch` before anything happens.
         """
         attempt_once = self._transaction if policy.effect is Effect.TRANSACTIONAL else self._attempt
         while True:
             attempt = attempt_once(call, policy, effect, grant)
             outcome = await (attempt if policy.retry.on_cancel == "stop" else self._undisturbed(attempt))
-            if not isinstance(outcome, Again):
+            if isinstance(outcome, Outcome):
                 return outcome
-            if self.parks and outcome.delay > policy.retry.park_over:
-                raise Later
-            # Slept by our clock, begun by the database's: what is left then is slept again.
-            await asyncio.sleep(max(outcome.delay, _SHORTEST))
+            if isinstance(outcome, Undecided):
+                if resolve is None:
+                    return _end_of(outcome.begun)
+                await resolve(outcome.begun)
+            elif isinstance(outcome, Again):
+                if self.parks and outcome.delay > policy.retry.park_over:
+                    raise Later
+                # Slept by our clock, begun by the database's: what is left then is slept again.
+                await asyncio.sleep(max(outcome.delay, _SHORTEST))
 
-    async def _undisturbed(self, attempt: Coroutine[Any, Any, Outcome | Again]) -> Outcome | Again:
+    async def _undisturbed(self, attempt: Coroutine[Any, Any, Attempted]) -> Attempted:
         """Let an attempt end, and be recorded, before a cancellation goes on; a second one cuts it off."""
         task = asyncio.ensure_future(attempt)
         try:
@@ -120,30 +151,23 @@ class Ledger:
             if task.cancel():
                 await asyncio.wait([task])
 
-    async def leave(self, run_id: str, operation_id: str, why: str) -> Outcome:
-        """End an operation that nobody can execute any more: as it is recorded, else as not known or not done."""
-        for one in await self._operations.list(self._lease.thread_id, run_id):
-            if one.id != operation_id:
-                continue
-            if one.state == "executing" and one.effect in (Effect.IDEMPOTENT, Effect.AT_MOST_ONCE):
-                await self._operations.finish(
-                    self._lease,
-                    one.id,
-                    one.attempts,
-                    "unknown",
-                    failure_class=FailureClass.UNKNOWN,
-                    failure_message=why,
-                )
-                return Outcome("unknown", None, FailureClass.UNKNOWN, why, one.attempts)
-            if one.state not in ("planned", "executing"):
-                begun = Begun(one.state, one.attempts, one.result, one.failure_class, one.failure_message)
+    async def leave(self, call: Call, why: str, resolve: Resolve) -> Outcome:
+        """End an operation that nobody can execute any more: as it is recorded, or becomes known, else as not done."""
+        while True:
+            begun = await self._operations.standing(self._lease, call)
+            if begun.state in ("planned", "executing"):  # nothing has happened, or nothing that counts
+                return Outcome("failed", None, FailureClass.PERMANENT, why, begun.attempt)
+            if begun.state not in UNDECIDED:
                 return _end_of(begun)
-        return Outcome("failed", None, FailureClass.PERMANENT, why)
+            await resolve(begun)
 
-    async def _attempt(
-        self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None
-    ) -> Outcome | Again:
-        begun = await self._operations.begin(self._lease, call, grant=grant)
+    async def _begin(self, call: Call, policy: Policy, grant: Grant | None) -> Begun:
+        return await self._operations.begin(
+            self._lease, call, grant=grant, timeout=policy.timeout, within=policy.retry.deadline
+        )
+
+    async def _attempt(self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None) -> Attempted:
+        begun = await self._begin(call, policy, grant)
         if begun.state != "executing":
             return _recorded(begun)
         reach("operation.begun")
@@ -163,7 +187,7 @@ class Ledger:
             if once:
                 message = f"{type(question).__name__}: it asked in the middle, and must not be called again"
                 await self._finish(call, begun.attempt, "unknown", None, FailureClass.UNKNOWN, message)
-                return Outcome("unknown", None, FailureClass.UNKNOWN, message, begun.attempt)
+                return Look()
             # The operation waits for an event or a time. It is called again from its top when that has come.
             await self._finish(call, begun.attempt, "waiting", None, None, None, messages)
             raise
@@ -173,18 +197,21 @@ class Ledger:
             _called_once.reset(mark)
         reach("operation.done" if call.kind == "tool" else "model.called")
         try:
+            if isinstance(result, Pending):
+                await self._operations.pend(self._lease, call.id, begun.attempt, result.handle, messages)
+                reach("operation.pending")
+                return Look()
             sealed = self._operations.seal_result(self._lease, call.id, result)
         except errors.UnstorableValue as error:
             # It has happened: it is recorded as done and never called again.
             await self._finish(call, begun.attempt, "succeeded", None, UNSTORABLE, str(error), messages)
             return Outcome("failed", None, UNSTORABLE, str(error), begun.attempt)
-        await self._finish(call, begun.attempt, "succeeded", sealed, None, None, messages)
+        if not await self._finish(call, begun.attempt, "succeeded", sealed, None, None, messages):
+            return Look()
         reach("operation.recorded" if call.kind == "tool" else "model.recorded")
         return Outcome("succeeded", result, attempt=begun.attempt)
 
-    async def _transaction(
-        self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None
-    ) -> Outcome | Again:
+    async def _transaction(self, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None) -> Attempted:
         own: errors.OperationError | None = None
         messages = self._operations.messages(call, self._lease.thread_id)
 
@@ -211,7 +238,7 @@ class Ledger:
         except Exception as error:  # the transaction is rolled back: it has not happened
             if isinstance(error, errors.NotGranted | errors.OperationMismatch) and error is not own:
                 raise  # nothing was begun; of the same class from the operation itself, it is a failure
-            begun = await self._operations.begin(self._lease, call, grant=grant)
+            begun = await self._begin(call, policy, grant)
             if begun.state != "executing":
                 return _recorded(begun)
             return await self._failed(call, policy, begun.attempt, error)
@@ -220,7 +247,7 @@ class Ledger:
         reach("operation.recorded")
         return Outcome("succeeded", result, attempt=begun.attempt)
 
-    async def _failed(self, call: Call, policy: Policy, attempt: int, error: Exception) -> Outcome | Again:
+    async def _failed(self, call: Call, policy: Policy, attempt: int, error: Exception) -> Attempted:
         failure = failure_of(error)
         kind, message = failure.kind, storable_text(failure.message)  # as it is told now, so it is read back later
         uncertain = policy.effect is Effect.AT_MOST_ONCE and kind in (
@@ -230,7 +257,7 @@ class Ledger:
         )
         if uncertain:  # the call may have arrived: nobody calls again
             await self._finish(call, attempt, "unknown", None, kind, message, retry_after=failure.retry_after)
-            return Outcome("unknown", None, kind, message, attempt)
+            return Look()
         delay = await self._delay(call, policy, failure)
         state: End = "failed" if delay is None else "planned"
         await self._finish(call, attempt, state, None, kind, message, delay=delay, retry_after=failure.retry_after)
@@ -260,8 +287,8 @@ class Ledger:
         *,
         delay: float | None = None,
         retry_after: float | None = None,
-    ) -> None:
-        await self._operations.finish(
+    ) -> bool:
+        return await self._operations.finish(
             self._lease,
             call.id,
             attempt,
@@ -300,17 +327,16 @@ def _is_being_cancelled() -> bool:
     return task is not None and task.cancelling() > 0
 
 
-def _recorded(begun: Begun) -> Outcome | Again:
+def _recorded(begun: Begun) -> Outcome | Again | Undecided:
     if begun.state == "planned":  # too early: somebody else has begun the delay
         return Again(begun.wait)
-    return _end_of(begun)
+    return Undecided(begun) if begun.state in UNDECIDED else _end_of(begun)
 
 
 def _end_of(begun: Begun) -> Outcome:
-    if begun.failure_class == UNSTORABLE:
-        state: Literal["succeeded", "failed", "unknown"] = "failed"
-    elif begun.state in ("succeeded", "reconciled"):
+    state: Literal["succeeded", "failed", "unknown"] = "failed"
+    if begun.state in UNDECIDED or begun.failure_class == ABANDONED:
+        state = "unknown"
+    elif begun.state in ("succeeded", "reconciled") and begun.failure_class is None:
         state = "succeeded"
-    else:
-        state = "unknown" if begun.state == "unknown" else "failed"
     return Outcome(state, begun.result, begun.failure_class, begun.failure_message, begun.attempt, reused=True)

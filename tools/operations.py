@@ -9,23 +9,26 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, overload
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints, overload
 
 import anyio.to_thread
 from langchain_core.tools import BaseTool
 from langchain_core.tools.base import create_schema_from_function
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.store.base import BaseStore
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError, PydanticUndefinedAnnotation
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.threads import Run
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.failures import InvalidArguments
+from standfast.tools.outcomes import Pending, Polled, Reconciled
 from standfast.tools.retries import NEVER, RetryPolicy
 from standfast.tools.rules import ASK, LET_THROUGH, Rule
 
@@ -108,6 +111,23 @@ class OperationContext:
         return self.run.thread_id
 
 
+@dataclass(frozen=True)
+class OutcomeContext:
+    """What a `reconcile` or `poll` may know of the attempt that it is asked about.
+
+    `operation_id` is the key that the attempt was made with; `looks` is how often it has been asked before.
+    """
+
+    operation_id: str
+    arguments: Mapping[str, Any]
+    attempt: int
+    looks: int
+    run: Run
+    documents: Documents
+
+
+Reconcile = Callable[[OutcomeContext], Awaitable[Reconciled]]
+Poll = Callable[[Any, OutcomeContext], Awaitable[Polled]]
 Check = Callable[[Mapping[str, Any], "CheckContext"], Awaitable[Sequence[str]]]
 
 
@@ -131,6 +151,36 @@ class Operation:
     call: Callable[[Mapping[str, Any], OperationContext], Awaitable[Any]] = field(repr=False)
     checks: tuple[Check, ...] = field(default=(), repr=False)
     version: str = "1"
+    reconcile: Reconcile | None = field(default=None, repr=False)
+    poll: Poll | None = field(default=None, repr=False)
+    returns: TypeAdapter[Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        for what in ("reconcile", "poll"):
+            given = getattr(self, what)
+            if given is not None and not inspect.iscoroutinefunction(given):
+                raise errors.InvalidOperation(f"the {what} of operation {self.name!r} must be an async function")
+        if self.reconcile is not None and self.policy.effect is not Effect.AT_MOST_ONCE:
+            raise errors.InvalidOperation(
+                f"operation {self.name!r} is {self.policy.effect}: it is called again when its outcome is unknown; "
+                "reconcile= is for at_most_once"
+            )
+        if self.poll is not None and self.policy.effect is Effect.TRANSACTIONAL:
+            raise errors.InvalidOperation(
+                f"operation {self.name!r} is transactional: it ends with its transaction and cannot be pending"
+            )
+
+    def validate_result(self, result: Any) -> Any:
+        """A result that a person told, as the operation would have returned it. Raises `InvalidRequest`."""
+        if self.returns is None:
+            return result
+        try:
+            return self.returns.validate_python(result)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(str(step) for step in one['loc']) or 'result'}: {one['msg']}" for one in error.errors()
+            )
+            raise errors.InvalidRequest(f"this is no result of {self.name}: {problems}") from error
 
     def validate(self, arguments: Any) -> dict[str, Any]:
         """The arguments as they will be executed. Raises `InvalidArguments` with a sentence for the model."""
@@ -173,6 +223,8 @@ def operation(
     description: str | None = None,
     checks: Sequence[Check] = (),
     version: str = "1",
+    reconcile: Reconcile | None = None,
+    poll: Callable[..., Awaitable[Polled]] | None = None,
 ) -> Operation: ...
 
 
@@ -184,6 +236,8 @@ def operation(
     description: str | None = None,
     checks: Sequence[Check] = (),
     version: str = "1",
+    reconcile: Reconcile | None = None,
+    poll: Callable[..., Awaitable[Polled]] | None = None,
 ) -> Callable[[Callable[..., Any] | BaseTool], Operation]: ...
 
 
@@ -196,19 +250,66 @@ def operation(
     description: str | None = None,
     checks: Sequence[Check] = (),
     version: str = "1",
+    reconcile: Reconcile | None = None,
+    poll: Callable[..., Awaitable[Polled]] | None = None,
 ) -> Operation | Callable[[Callable[..., Any] | BaseTool], Operation]:
     """Make an operation of a function or of any LangChain tool, as a decorator or by a call.
 
-    A parameter named `context` receives the `OperationContext`; all others are the model's to fill. Raises
-    `InvalidOperation` for a declaration that cannot keep its promise.
+    A parameter named `context` receives the `OperationContext`; all others are the model's to fill.
+    `reconcile(context)` is asked what became of an `at_most_once` call that did not report, and returns
+    `Happened(result)`, `DidNotHappen()` or `CannotTell()`. `poll(handle)`, or `poll(handle, context)`, is asked how
+    the work of a call that returned `Pending(handle)` is, and returns `Happened(result)`, `Failed(message)` or
+    `Pending(handle)`. Both are async; their context is an `OutcomeContext`. Raises `InvalidOperation` for a
+    declaration that cannot keep its promise.
     """
     if target is None:
         return lambda given: operation(
-            given, policy=policy, name=name, description=description, checks=checks, version=version
+            given,
+            policy=policy,
+            name=name,
+            description=description,
+            checks=checks,
+            version=version,
+            reconcile=reconcile,
+            poll=poll,
         )
-    if isinstance(target, BaseTool):
-        return _of_tool(target, policy, name, description, tuple(checks), version)
-    return _of_function(target, policy, name, description, tuple(checks), version)
+    of = (
+        _of_tool(target, policy, name, description)
+        if isinstance(target, BaseTool)
+        else _of_function(target, policy, name, description)
+    )
+    return replace(
+        of, checks=tuple(checks), version=version, reconcile=reconcile, poll=None if poll is None else _poll(poll)
+    )
+
+
+def _poll(function: Callable[..., Awaitable[Polled]]) -> Poll:
+    if _CONTEXT in inspect.signature(function).parameters or not inspect.iscoroutinefunction(function):
+        return function
+
+    async def poll(handle: Any, context: OutcomeContext) -> Polled:
+        return await function(handle)
+
+    return poll
+
+
+def _returns(function: Callable[..., Any]) -> TypeAdapter[Any] | None:
+    """What checks a result that comes from outside; None if the function does not say what it returns."""
+    try:
+        declared = get_type_hints(function).get("return", Any)
+        if declared is Any:
+            return None
+        return TypeAdapter(_without_pending(declared))
+    except (NameError, TypeError, PydanticSchemaGenerationError, PydanticUndefinedAnnotation):
+        return None  # not told in a way that can be checked
+
+
+def _without_pending(declared: Any) -> Any:
+    """`Report | Pending` returns a `Report` in the end."""
+    if get_origin(declared) not in (Union, UnionType):
+        return Any if declared is Pending else declared
+    kept = [one for one in get_args(declared) if one is not Pending]
+    return Union[tuple(kept)] if kept else Any  # noqa: UP007 - of a number of types that is not known here
 
 
 def _of_function(
@@ -216,8 +317,6 @@ def _of_function(
     policy: Policy,
     name: str | None,
     description: str | None,
-    checks: tuple[Check, ...],
-    version: str,
 ) -> Operation:
     title = name or function.__name__
     text = description or inspect.getdoc(function)
@@ -241,7 +340,7 @@ def _of_function(
             return await function(**given)
         return await anyio.to_thread.run_sync(lambda: function(**given))
 
-    return Operation(title, text, policy, schema, call, checks, version)
+    return Operation(title, text, policy, schema, call, returns=_returns(function))
 
 
 def _of_tool(
@@ -249,8 +348,6 @@ def _of_tool(
     policy: Policy,
     name: str | None,
     description: str | None,
-    checks: tuple[Check, ...],
-    version: str,
 ) -> Operation:
     title = name or tool.name
     if getattr(tool, "coroutine", True) is None:
@@ -260,7 +357,7 @@ def _of_tool(
     async def call(arguments: Mapping[str, Any], context: OperationContext) -> Any:
         return await tool.ainvoke(dict(arguments))
 
-    return Operation(title, description or tool.description, policy, schema, call, checks, version)
+    return Operation(title, description or tool.description, policy, schema, call)
 
 
 def _pydantic(schema: object) -> type[BaseModel]:

@@ -26,9 +26,8 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.events import Event
 from standfast.tools.drive import drive_of
 from standfast.tools.ledger import refuse_to_wait
+from standfast.tools.parking import SCRATCHPAD, WAITS
 
-KEY: Final = "standfast.waits"
-_SCRATCHPAD: Final = "__pregel_scratchpad"  # where LangGraph counts the interrupts of one node
 Seconds = float | timedelta
 _LATEST: Final = datetime(9999, 1, 1, tzinfo=UTC)  # what both Python and Postgres can hold, in every time zone
 
@@ -107,12 +106,12 @@ def from_the_top(config: RunnableConfig) -> Iterator[None]:
     otherwise wait again for what has come.
     """
     known = config.get("configurable", {})
-    scratchpad = known.get(_SCRATCHPAD)
+    scratchpad = known.get(SCRATCHPAD)
     if scratchpad is None:
         yield
         return
     fresh = replace(scratchpad, interrupt_counter=itertools.count().__next__)
-    token = var_child_runnable_config.set({**config, "configurable": {**known, _SCRATCHPAD: fresh}})
+    token = var_child_runnable_config.set({**config, "configurable": {**known, SCRATCHPAD: fresh}})
     try:
         yield
     finally:
@@ -155,7 +154,7 @@ async def _wait(waits: Sequence[TimerWait | EventWait], quorum: Literal["first",
         raise errors.InvalidRequest("there is nothing to wait for; give at least one wait")
     refuse_to_wait()
     now = await drive_of(get_config()).clock()
-    answer = interrupt({KEY: {"quorum": quorum, "waits": [_described(one, now) for one in waits]}})
+    answer = interrupt({WAITS: {"quorum": quorum, "waits": [_described(one, now) for one in waits]}})
     return _ended(answer)
 
 
@@ -181,10 +180,10 @@ def _within(moment: datetime) -> datetime:
 
 
 def _ended(answer: Any) -> list[Ended | None]:
-    if not isinstance(answer, Mapping) or KEY not in answer:
+    if not isinstance(answer, Mapping) or WAITS not in answer:
         raise errors.InvalidRequest("a wait for a time or an event was answered with something else")
     ended: list[Ended | None] = []
-    for position, one in enumerate(answer[KEY]):
+    for position, one in enumerate(answer[WAITS]):
         happened = None if one is None or one["event"] is None else Event(**one["event"])
         ended.append(None if one is None else Ended(position, happened))
     return ended

@@ -335,18 +335,20 @@ begin
 end $$;
 
 -- The ledger. An attempt begins only under the lease, with its grant checked and consumed where one is needed.
--- A recorded end is returned as it is; an attempt that began and never reported is repeated only where the
--- receiver deduplicates, reads, or shares the transaction; else the outcome is unknown.
+-- A recorded end is returned as it is. An attempt that began and never reported may be under way until its deadline:
+-- 'waiting', until then. After that its outcome is unknown, and it is repeated only where the receiver deduplicates;
+-- a read and a shared transaction are repeated at once. 'pending' goes on elsewhere; a completion is applied here.
 create function begin_attempt_1(
     thread text, held bigint, op text, run uuid, in_kind text, in_name text, in_namespace text, in_turn integer,
     in_index integer, in_effect text, in_digest text, in_arguments bytea, in_worker text,
     needs_grant boolean, in_approval text, in_granted text, in_policy_version text, in_required integer,
-    in_source text, in_members text[])
+    in_source text, in_members text[], timeout double precision, attempts_within double precision)
 returns table (state text, attempt integer, result bytea, failure_class text, failure_message text,
-               wait double precision, elapsed double precision)
+               wait double precision, elapsed double precision, until timestamptz, looks integer, handle bytea)
 language plpgsql as $$
 declare
     o operations%rowtype;
+    s record;
     first_start timestamptz;
 begin
     perform assert_lease_1(thread, held);
@@ -357,20 +359,18 @@ begin
     if o.digest <> in_digest then
         raise exception 'operation % of thread % was recorded for another call', op, thread using errcode = 'SF004';
     end if;
-    if o.state = 'executing' and o.effect = 'at_most_once' then  -- as it was begun, whatever a deploy says of it now
-        update operations x set state = 'unknown', updated_at = standfast.now()
-         where x.thread_id = thread and x.id = op;
-        update attempts x set state = 'abandoned', ended_at = standfast.now()
-         where x.thread_id = thread and x.operation_id = op and x.state = 'executing';
-        o.state := 'unknown';
-    end if;
-    if o.state in ('succeeded', 'failed', 'unknown', 'reconciled') then
-        return query select o.state, o.attempts, o.result, o.failure_class, o.failure_message, 0::float8, 0::float8;
+    select * into s from standing_1(thread, op);
+    if s.state in ('waiting', 'pending', 'succeeded', 'failed', 'reconciled')
+       or s.state = 'unknown' and o.effect <> 'idempotent'  -- as it was begun, whatever a deploy says of it now
+    then
+        return query select s.state, s.attempt, s.result, s.failure_class, s.failure_message, 0::float8, 0::float8,
+                            s.until, s.looks, s.handle;
         return;
     end if;
     if o.state = 'planned' and o.next_attempt_at > standfast.now() then  -- a delay outlives whoever began it
         return query select o.state, o.attempts, null::bytea, o.failure_class, o.failure_message,
-                            extract(epoch from o.next_attempt_at - standfast.now())::float8, 0::float8;
+                            extract(epoch from o.next_attempt_at - standfast.now())::float8, 0::float8,
+                            null::timestamptz, 0, null::bytea;
         return;
     end if;
     if o.attempts > 0 then
@@ -386,33 +386,44 @@ begin
     update attempts x set state = 'abandoned', ended_at = standfast.now()
      where x.thread_id = thread and x.operation_id = op and x.state = 'executing';
     update operations x set state = 'executing', effect = in_effect, attempts = o.attempts + 1,
-                            next_attempt_at = null, updated_at = standfast.now()
+                            next_attempt_at = null, failure_class = null, failure_message = null, looks = 0,
+                            look_at = null, handle = null, updated_at = standfast.now()
      where x.thread_id = thread and x.id = op;
-    insert into attempts (thread_id, operation_id, number, epoch, worker)
-    values (thread, op, o.attempts + 1, held, in_worker);
+    insert into attempts (thread_id, operation_id, number, epoch, worker, deadline)
+    values (thread, op, o.attempts + 1, held, in_worker,
+            least(standfast.now() + make_interval(secs => timeout),
+                  coalesce(first_start, standfast.now()) + make_interval(secs => attempts_within)));
     return query select 'executing', o.attempts + 1, null::bytea, null::text, null::text, 0::float8,
-                        coalesce(extract(epoch from standfast.now() - first_start), 0)::float8;
+                        coalesce(extract(epoch from standfast.now() - first_start), 0)::float8,
+                        null::timestamptz, 0, null::bytea;
 end $$;
 
 -- new_state 'waiting': the operation waits for something and is called again, which is no failure of the attempt.
 -- 'planned': it failed, and may be attempted again after `delay` seconds.
+-- False: its end has been told from outside, and stands.
 create function finish_attempt_1(
-    thread text, held bigint, op text, attempt integer, new_state text, new_result bytea,
+    thread text, held bigint, op text, in_attempt integer, new_state text, new_result bytea,
     new_failure_class text, new_failure_message text, delay double precision, new_retry_after double precision)
-returns void language plpgsql as $$
+returns boolean language plpgsql as $$
 begin
     perform assert_lease_1(thread, held);
+    perform 1 from operations where thread_id = thread and id = op for update;
+    perform 1 from completions where thread_id = thread and operation_id = op and attempt = in_attempt;
+    if found then
+        return false;
+    end if;
     update operations
        set state = case when new_state = 'waiting' then 'planned' else new_state end,
            result = new_result, failure_class = new_failure_class,
            failure_message = new_failure_message, updated_at = standfast.now(),
            next_attempt_at = standfast.now() + make_interval(secs => delay)
-     where thread_id = thread and id = op and state = 'executing' and attempts = attempt;
+     where thread_id = thread and id = op and state = 'executing' and attempts = in_attempt;
     update attempts
        set state = case when new_state in ('succeeded', 'waiting') then new_state else 'failed' end,
            ended_at = standfast.now(), failure_class = new_failure_class,
            failure_message = new_failure_message, retry_after = new_retry_after
-     where thread_id = thread and operation_id = op and number = attempt and state = 'executing';
+     where thread_id = thread and operation_id = op and number = in_attempt and state in ('executing', 'pending');
+    return true;
 end $$;
 
 -- A decision is one compare-and-set and the wake-up in one transaction; it takes no lease. Each sealed value of an
@@ -430,7 +441,9 @@ declare
     refused text;
     final boolean := true;
     new_state text := case in_decision when 'approve' then 'approved' when 'edit' then 'approved'
-                      when 'respond' then 'answered' when 'withdraw' then 'withdrawn' else 'rejected' end;
+                      when 'respond' then 'answered' when 'withdraw' then 'withdrawn'
+                      when 'happened' then 'settled' when 'did_not_happen' then 'settled' when 'abandon' then 'settled'
+                      else 'rejected' end;
 begin
     select * into a from approvals x where x.id = approval for update;
     if not found then

@@ -18,7 +18,7 @@ alter table threads add column followed_until timestamptz;  -- somebody reads it
 alter table threads add column awaited_until timestamptz;   -- somebody waits for its end: tell of rests until then
 
 alter table waits drop constraint waits_kind_check;
-alter table waits add constraint waits_kind_check check (kind in ('approval', 'question', 'timer', 'event'));
+alter table waits add constraint waits_kind_check check (kind in ('approval', 'question', 'timer', 'event', 'completion'));
 alter table waits drop constraint waits_state_check;
 alter table waits add constraint waits_state_check check (state in ('open', 'answered', 'timed_out', 'withdrawn'));
 alter table waits add column interrupt_id text;         -- several waits can be one question of the graph
@@ -155,17 +155,18 @@ begin
     return true;
 end $$;
 
--- What a run has begun and will not finish. Of a call that must not be repeated nobody knows then whether it took
--- effect: the names of those are returned.
-create function abandon_attempts_1(thread text, run uuid) returns text language plpgsql as $$
+-- What a run has begun and will not finish. Of a call that must not be repeated, and of work elsewhere that nobody
+-- waits for any more (over), nobody knows then whether it took effect: the names of those are returned.
+create function abandon_attempts_1(thread text, run uuid, over boolean) returns text language plpgsql as $$
 begin
     update attempts a set state = 'abandoned', ended_at = standfast.now()
       from operations o
      where o.thread_id = thread and o.run_id = run and o.state = 'executing'
-       and a.thread_id = thread and a.operation_id = o.id and a.state = 'executing';
+       and a.thread_id = thread and a.operation_id = o.id and (a.state = 'executing' or a.state = 'pending' and over);
     update operations
-       set state = case when effect = 'at_most_once' then 'unknown' else 'planned' end, updated_at = standfast.now()
-     where thread_id = thread and run_id = run and state = 'executing';
+       set state = case when effect = 'at_most_once' or handle is not null then 'unknown' else 'planned' end,
+           updated_at = standfast.now()
+     where thread_id = thread and run_id = run and state = 'executing' and (handle is null or over);
     return (select string_agg(name || ' (' || id || ')', ', ' order by created_at, id)
               from operations where thread_id = thread and run_id = run and state = 'unknown');
 end $$;
@@ -190,7 +191,7 @@ begin
         new_state := 'cancelled';
         new_reason := concat_ws('; ', 'cancelled on request', new_reason);
     end if;
-    in_doubt := abandon_attempts_1(thread, run);
+    in_doubt := abandon_attempts_1(thread, run, new_state <> 'needs_attention');
     if in_doubt is not null and new_state <> 'succeeded' and coalesce(strpos(new_reason, in_doubt), 0) = 0 then
         new_reason := concat_ws('; ', new_reason, 'it is not known whether ' || in_doubt || ' took effect');
     end if;

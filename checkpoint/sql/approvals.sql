@@ -16,17 +16,18 @@ on conflict (thread_id, id) do nothing
 
 -- name: supersede
 update approvals set state = 'withdrawn', decided_at = standfast.now()
- where thread_id = %(thread)s and operation_id = %(operation_id)s and round < %(round)s and state = 'open'
+ where thread_id = %(thread)s and operation_id = %(operation_id)s and kind = %(kind)s and round < %(round)s
+   and state = 'open'
 
 -- name: open
 insert into approvals (thread_id, id, run_id, operation_id, operation, operation_version, round, digest,
                        operation_digest, policy_version, required, group_name, group_source, approvers, requester_may_decide,
                        edit_needs_another, reason_required, allowed, editor, arguments, request, requested_by,
-                       expires_at, remind_at)
+                       expires_at, remind_at, kind)
 values (%(thread)s, %(id)s, %(run)s, %(operation_id)s, %(operation)s, %(operation_version)s, %(round)s, %(digest)s,
         %(operation_digest)s, %(policy_version)s, %(required)s, %(group)s, %(source)s, %(approvers)s, %(requester_may_decide)s,
         %(edit_needs_another)s, %(reason_required)s, %(allowed)s, %(editor)s, %(approval_arguments)s, %(request)s,
-        %(requested_by)s, %(expires_at)s, %(remind_at)s)
+        %(requested_by)s, %(expires_at)s, %(remind_at)s, %(kind)s)
 on conflict (thread_id, id) do nothing
 
 -- name: get
@@ -52,6 +53,18 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
  where a.thread_id = %(thread)s and a.operation_id = %(operation_id)s and a.state = 'approved'
  order by a.round
 
+-- name: of_outcome
+select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decision, d.principal, d.vouched,
+       d.self_approved, d.reason, d.response, v.votes
+  from approvals a
+  join threads t on t.id = a.thread_id
+  left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
+                      order by d.decided_at desc, d.id limit 1) d on true
+  left join lateral (select array_agg(d.principal order by d.decided_at) as votes from decisions d
+                      where d.thread_id = a.thread_id and d.approval_id = a.id and d.granted = a.digest) v on true
+ where a.thread_id = %(thread)s and a.operation_id = %(operation_id)s and a.kind = 'outcome'
+ order by a.round
+
 -- name: list
 select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decision, d.principal, d.vouched,
        d.self_approved, d.reason, d.response, v.votes
@@ -72,6 +85,7 @@ select id from approvals where thread_id = %(thread)s and digest = %(digest)s or
 
 -- name: successor
 select n.id from approvals a join approvals n on n.thread_id = a.thread_id and n.operation_id = a.operation_id
+                                     and n.kind = a.kind
  where a.id = %(id)s and n.round > a.round order by n.round desc limit 1
 
 -- name: decide

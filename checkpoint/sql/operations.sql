@@ -2,11 +2,32 @@
 select * from begin_attempt_1(
     %(thread)s, %(epoch)s, %(id)s, %(run)s, %(kind)s, %(name)s, %(namespace)s, %(turn)s, %(index)s, %(effect)s,
     %(digest)s, %(arguments)s, %(worker)s, %(needs_grant)s, %(approval)s, %(granted)s,
-    %(policy_version)s, %(required)s, %(source)s, %(members)s)
+    %(policy_version)s, %(required)s, %(source)s, %(members)s, %(timeout)s, %(within)s)
+
+-- name: standing
+select s.*, 0::float8 as wait, 0::float8 as elapsed
+  from assert_lease_1(%(thread)s, %(epoch)s), standing_1(%(thread)s, %(id)s) s
 
 -- name: finish
 select finish_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(state)s, %(result)s, %(failure_class)s,
-                        %(failure_message)s, %(delay)s, %(retry_after)s)
+                        %(failure_message)s, %(delay)s, %(retry_after)s) as recorded
+
+-- name: pend
+select pend_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(handle)s)
+
+-- name: look_again
+select look_again_1(%(thread)s, %(epoch)s, %(id)s, %(delay)s, %(handle)s) as until
+
+-- name: settle
+select settle_outcome_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(state)s, %(result)s, %(failure_class)s,
+                        %(failure_message)s, %(answered)s, %(delay)s) as settled
+
+-- name: complete
+select verdict, detail from complete_1(%(id)s, %(attempt)s, %(completion)s, %(state)s, %(result)s, %(message)s,
+                                       %(who)s, %(vouched)s)
+
+-- name: place_of
+select thread_id, name from operations where id = %(id)s
 
 -- name: list
 select id, run_id::text, kind, name, namespace, turn, index, effect, digest, state, arguments, result,
@@ -31,5 +52,6 @@ select id, name, attempts, next_attempt_at, failure_class, failure_message, next
 select forgive_1(%(thread)s, %(run)s)
 
 -- name: attempts
-select operation_id, number, epoch, worker, started_at, ended_at, state, failure_class, failure_message, retry_after
+select operation_id, number, epoch, worker, started_at, ended_at, state, failure_class, failure_message, retry_after,
+       late, late_at, late_message
   from attempts where thread_id = %(thread)s order by started_at, number

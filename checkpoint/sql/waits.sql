@@ -6,7 +6,8 @@ insert into waits (thread_id, id, run_id, kind, approval_id, node, request, inte
                    match, until)
 values (%(thread)s, %(id)s, %(run)s, %(kind)s, %(approval)s, %(node)s, %(request)s, %(interrupt)s, %(position)s,
         %(quorum)s, %(name)s, %(match)s, %(until)s)
-on conflict (thread_id, id) do nothing
+on conflict (thread_id, id) do update set state = 'open', until = excluded.until
+   where waits.state = 'timed_out' and excluded.until > standfast.now()  -- the clock has stepped back
 
 -- name: withdraw
 update waits set state = 'withdrawn', ended_at = standfast.now()

@@ -16,29 +16,38 @@ _SHORT: Final = 100
 
 def show_approval(approval: Approval, requester: str | None = None) -> None:
     """Everything that a decision is about. Nothing is shortened."""
+    is_call = approval.kind == "call"
     say()
-    say(f"== {approval.operation} wants to run, and a person decides ==")
-    say(f"approval    {approval.id}")
+    say(f"== {approval.operation} {'wants to run, and a person decides' if is_call else 'may have run'} ==")
+    say(f"{'approval   ' if is_call else 'question   '} {approval.id}")
     say(f"asked by    {requester or approval.requested_by}, in thread {approval.thread_id}")
-    say(f"valid until {local_time(approval.expires_at)} ({_left(approval.expires_at)})")
+    if is_call:
+        say(f"valid until {local_time(approval.expires_at)} ({_left(approval.expires_at)})")
+    else:
+        say(f"\n{approval.description}\nIts key at the receiver is {approval.operation_id}.")
     if approval.failed_checks:
         say(f"\n-- {counted(len(approval.failed_checks), 'failed check')} --")
         for check in approval.failed_checks:
             say(f"! {check}")
     for name, value in approval.arguments.items():
         _show_argument(name, value)
-    say(f"\n-- end of what would be done (digest {approval.digest[:16]}) --")
+    say(f"\n-- end of what {'would be' if is_call else 'may have been'} done (digest {approval.digest[:16]}) --")
 
 
 def show_ways_to_answer(session: Session, approval: Approval) -> None:
     """The lines that decide, from any process and any folder."""
     field = next(iter(approval.arguments), "field")
+    ways = (
+        (f"approve {approval.id}", f'reject {approval.id} --reason "..."', f"edit {approval.id} --set {field}=...")
+        if approval.kind == "call"
+        else (
+            f"settle {approval.id} happened --result '...'",
+            f"settle {approval.id} did-not-happen",
+            f"settle {approval.id} abandon",
+        )
+    )
     say("\nTo answer, from anywhere:")
-    for command in (
-        f"approve {approval.id}",
-        f'reject {approval.id} --reason "..."',
-        f"edit {approval.id} --set {field}=...",
-    ):
+    for command in ways:
         say("  " + session.line(command))
 
 
@@ -46,6 +55,7 @@ def approval_json(approval: Approval) -> dict[str, Any]:
     """The approval as `--json` prints it."""
     return {
         "id": approval.id,
+        "kind": approval.kind,
         "thread_id": approval.thread_id,
         "run_id": approval.run_id,
         "operation": approval.operation,
@@ -64,6 +74,7 @@ def approval_json(approval: Approval) -> dict[str, Any]:
         "vouched": approval.vouched,
         "self_approved": approval.self_approved,
         "reason": approval.reason,
+        "response": approval.response,
         "used_at": approval.used_at,
     }
 

@@ -46,6 +46,10 @@ def show_and_ask(session: Session, result: Result, principal: Principal, *, as_j
             break
         approval = open_ones[0]
         show_approval(approval)
+        if approval.kind != "call":  # needs a look at the receiver first
+            show_ways_to_answer(session, approval)
+            later.add(approval.id)
+            continue
         try:
             decided = _decide(session, approval, principal)
         except KeyboardInterrupt:

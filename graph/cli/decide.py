@@ -22,10 +22,11 @@ from standfast.graph.cli.exits import FAILED, SUCCEEDED, sentence_of
 from standfast.graph.cli.outcome import show_result
 from standfast.graph.cli.output import note, say_json
 from standfast.graph.cli.progress import Progress
-from standfast.graph.cli.session import session
+from standfast.graph.cli.session import Session, session
 from standfast.graph.door import text_of, thread_id_of
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
+from standfast.tools.principals import Principal
 
 
 def decide(
@@ -56,16 +57,21 @@ def decide(
 
         decided = current.run(work)
         note(f"{_DONE[verb]} {decided.operation} ({decided.id}) as {principal.name}.")
-        if not wait:
-            if as_json:
-                say_json(approval_json(decided))
-            return SUCCEEDED
-        try:
-            result = carry_on(current, decided.thread_id)
-        except errors.GraphChanged as error:
-            note(f"The decision stands, but the thread was not carried on: {sentence_of(error)}")
-            return FAILED
-        return show_and_ask(current, result, principal, as_json=as_json)
+        return carry_on_after(current, decided, principal, wait=wait, as_json=as_json)
+
+
+def carry_on_after(session: Session, decided: Approval, principal: Principal, *, wait: bool, as_json: bool) -> int:
+    """Carry the thread of a decision on, unless nobody shall wait for it. The exit code at the end."""
+    if not wait:
+        if as_json:
+            say_json(approval_json(decided))
+        return SUCCEEDED
+    try:
+        result = carry_on(session, decided.thread_id)
+    except errors.GraphChanged as error:
+        note(f"The decision stands, but the thread was not carried on: {sentence_of(error)}")
+        return FAILED
+    return show_and_ask(session, result, principal, as_json=as_json)
 
 
 def resume(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from standfast.checkpoint.approvals import Approval
 from standfast.graph.cli.approval import approval_json
 from standfast.graph.cli.exits import SUCCEEDED
 from standfast.graph.cli.output import local_time, note, say_json, say_table, shortened
@@ -37,15 +38,21 @@ def approvals(database: str | None, *, thread: str | None, everything: bool, as_
                 one.operation,
                 one.state,
                 one.requested_by,
-                local_time(one.expires_at if one.state == "open" else one.decided_at or one.expires_at),
-                shortened(next(iter(one.arguments.values()), ""), 60),
+                _when(one),
+                shortened(next(iter(one.arguments.values()), "") if one.kind == "call" else one.description, 60),
             )
             for one in found
         ]
         say_table(("APPROVAL", "THREAD", "OPERATION", "STATE", "ASKED BY", "UNTIL / AT", ""), rows)
         if state:
-            note("\nstandfast show THREAD has the details; approve, reject and edit take the approval's id.")
+            note("\nstandfast show THREAD has the details; approve, reject, edit and settle take the id.")
     return SUCCEEDED
+
+
+def _when(one: Approval) -> str:
+    if one.state != "open":
+        return local_time(one.decided_at or one.expires_at)
+    return local_time(one.expires_at) if one.kind == "call" else ""
 
 
 def show(database: str | None, thread: str, *, as_json: bool) -> int:

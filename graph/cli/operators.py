@@ -7,8 +7,26 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from standfast.graph.cli.options import Channels, Json, Limit, OfGraph, OfThread, State, Thread
+from standfast.graph.cli.options import (
+    As,
+    Channels,
+    Digest,
+    Graph,
+    Json,
+    Limit,
+    NoWait,
+    OfGraph,
+    OfThread,
+    State,
+    Thread,
+)
 
+_VERBS: Final[dict[str, Literal["happened", "did_not_happen", "abandon"]]] = {
+    "happened": "happened",
+    "did-not-happen": "did_not_happen",
+    "abandon": "abandon",
+}
+OutcomeId = Annotated[str, typer.Argument(metavar="ID", help="The question's id, out-...", show_default=False)]
 operators: Final = typer.Typer(rich_markup_mode=None)
 outbox: Final = typer.Typer(help="Messages, and how they stand with their channels.", rich_markup_mode=None)
 artifacts: Final = typer.Typer(help="What threads keep outside their checkpoints.", rich_markup_mode=None)
@@ -84,7 +102,7 @@ def runs(
 def waits(
     context: typer.Context,
     kind: Annotated[
-        Literal["approval", "question", "timer", "event"] | None,
+        Literal["approval", "question", "timer", "event", "completion"] | None,
         typer.Option("--kind", help="Only waits of this kind."),
     ] = None,
     graph: OfGraph = None,
@@ -104,6 +122,56 @@ def workers(context: typer.Context, json: Json = False) -> int:
     from standfast.graph.cli import operate
 
     return operate.workers(context.obj, as_json=json)
+
+
+@operators.command()
+def settle(
+    context: typer.Context,
+    identifier: OutcomeId,
+    what: Annotated[
+        Literal["happened", "did-not-happen", "abandon"],
+        typer.Argument(help="It happened; it did not, and is tried again; nobody knows, and it shall rest."),
+    ],
+    result: Annotated[
+        str | None, typer.Option("--result", metavar="JSON", help="With happened: what it returned.")
+    ] = None,
+    reason: Annotated[str | None, typer.Option("--reason", help="Kept with the decision.")] = None,
+    digest: Digest = None,
+    graph: Graph = None,
+    as_: As = None,
+    no_wait: NoWait = False,
+    json: Json = False,
+) -> int:
+    """Say what became of a call whose outcome is unknown, and carry its thread on."""
+    from standfast.graph.cli import settle as command
+
+    return command.settle(
+        context.obj,
+        identifier,
+        _VERBS[what],
+        result,
+        reason,
+        graph=graph,
+        as_=as_,
+        digest=digest,
+        wait=not no_wait,
+        as_json=json,
+    )
+
+
+@operators.command()
+def complete(
+    context: typer.Context,
+    operation: Annotated[str, typer.Argument(metavar="OPERATION", help="The operation's id, op-...")],
+    result: Annotated[str | None, typer.Option("--result", metavar="JSON", help="What it came to.")] = None,
+    error: Annotated[str | None, typer.Option("--error", help="Why it failed.")] = None,
+    as_: As = None,
+    json: Json = False,
+) -> int:
+    """Tell the end of an operation whose work went on elsewhere; a worker, or resume, carries its thread on."""
+    from standfast.graph.cli import settle as command
+
+    return command.complete(context.obj, operation, result, error, as_=as_, as_json=json)
 
 
 @operators.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from langchain_core.messages import AIMessage
 
@@ -133,6 +133,11 @@ def _operation_entries(one: Operation, attempts: Any) -> Iterator[_Entry]:
         what += f" ({_seconds(attempts[0])})"
     at = attempts[0].started_at if attempts else one.created_at
     yield at, kind, indent + what
+    for attempt in attempts:
+        if attempt.late is not None:
+            why = f": {attempt.late_message}" if attempt.late_message else ""
+            text = f"{indent}{one.name}, {attempt.number} {attempt.late} when nobody waited for it any more{why}"
+            yield attempt.late_at or at, "late", text
     if len(attempts) > 1:
         for attempt in attempts:
             why = f": {attempt.failure_message}" if attempt.failure_message else ""
@@ -145,18 +150,30 @@ def _operation_entries(one: Operation, attempts: Any) -> Iterator[_Entry]:
 
 def _approval_entries(one: Approval) -> Iterator[_Entry]:
     failed = f", {counted(len(one.failed_checks), 'failed check')}" if one.failed_checks else ""
-    until = local_time(one.expires_at)
-    yield one.requested_at, "asked", f"{one.id} to {one.operation}, valid until {until}{failed} [{one.state}]"
+    what = f"to {one.operation}, valid until {local_time(one.expires_at)}{failed}"
+    if one.kind == "outcome":
+        what = f"whether {one.operation} happened"
+    yield one.requested_at, "asked", f"{one.id} {what} [{one.state}]"
     if one.decided_at is not None:
         by = "" if one.decided_by is None else f" by {_who(one.decided_by, bool(one.vouched))}"
         own = ", who also made the request" if one.self_approved else ""
         why = f": {one.reason}" if one.reason else ""
-        verb = "edited and approved" if one.decision == "edit" else one.state
+        verb = _DECIDED.get(one.decision or "", one.state)
         yield one.decided_at, "decided", f"{one.id} {verb}{by}{own}{why}"
+
+
+_DECIDED: Final = {
+    "edit": "edited and approved",
+    "happened": "settled: it happened,",
+    "did_not_happen": "settled: it did not happen,",
+    "abandon": "given up",
+}
 
 
 def _awaited(wait: Wait) -> str:
     until = "" if wait.until is None else f" until {local_time(wait.until)}"
+    if wait.kind == "completion":
+        return f"the end of operation {wait.name}" + (f"; it is asked{until.replace('until', 'at')}" if until else "")
     return f"event {wait.name!r}{until}" if wait.kind == "event" else f"its time{until}"
 
 
@@ -249,6 +266,9 @@ def _operation_json(one: Operation, attempts: Any) -> dict[str, Any]:
                 "ended_at": attempt.ended_at,
                 "failure_class": attempt.failure_class,
                 "failure_message": attempt.failure_message,
+                "late": attempt.late,
+                "late_at": attempt.late_at,
+                "late_message": attempt.late_message,
             }
             for attempt in attempts
         ],

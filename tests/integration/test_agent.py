@@ -390,20 +390,19 @@ async def test_a_result_that_cannot_be_stored_is_done_and_never_executed_again(o
     assert "succeeded" == result.status
 
 
-async def test_what_may_have_happened_at_most_once_is_not_called_again_and_needs_a_person(
+async def test_what_may_have_happened_at_most_once_is_not_called_again_and_put_before_a_person(
     opened: Open, reports_server: ReportsServer
 ) -> None:
     """The server did it, and its answer was lost."""
     reports_server.script(Step(fail="cut", performed=True))
     async with opened() as runtime:
         result = await runtime.ainvoke(script([call("shout", text="once")]), thread_id="lost")
-        again = await runtime.aresume("lost")
+        [question] = (await runtime.aresume("lost")).approvals
+        end = await runtime.aresume("lost", {"type": "happened", "result": "noted once"})
 
-    assert "needs_attention" == result.status
-    assert "shout" in result.reason
-    assert result.reason.endswith("; look at the receiver, then: standfast cancel lost")
-    assert texts(result)[0].startswith("It is not known whether this call took effect")
-    assert "needs_attention" == again.status
+    assert "waiting" == result.status
+    assert "It is not known whether shout took effect in attempt 1 (RemoteProtocolError" in question.description
+    assert ("succeeded", ["noted once"]) == (end.status, texts(end))
     assert 1 == len(reports_server.effects())
     assert 1 == len(reports_server.requests())
 
