@@ -69,7 +69,7 @@ async def sources_were_read(arguments: Mapping[str, Any], context: CheckContext)
 
 
 @operation(
-    policy=Policy(effect=Effect.IDEMPOTENT, approval=True, timeout=120, retry=RetryPolicy()),
+    policy=Policy(effect=Effect.IDEMPOTENT, approval=True, timeout=30, retry=RetryPolicy()),
     checks=[sources_were_read],
 )
 async def publish_report(

@@ -30,7 +30,7 @@ def _arrived(reports: ServerProcess, thread: str) -> int:
 
 
 @pytest.mark.parametrize(("point", "n", "arrived"), [("operation.begun", 2, 0), ("operation.done", 1, 1)])
-def test_an_at_most_once_call_that_may_have_happened_is_not_repeated_and_needs_a_person(
+def test_an_at_most_once_call_that_may_have_happened_is_not_repeated_and_put_before_a_person(
     nursery: Nursery, common: dict[str, Any], reports: ServerProcess, point: str, n: int, arrived: int
 ) -> None:
     thread = f"once-{point}"
@@ -40,8 +40,8 @@ def test_an_at_most_once_call_that_may_have_happened_is_not_repeated_and_needs_a
     seen = nursery.run("look", **common).value["did"]
 
     assert signal.SIGKILL == killed.signal
-    assert "needs_attention" == end["status"]
-    assert "shout" in end["reason"]
+    assert "waiting" == end["status"]
+    assert ["open"] == list(seen["approvals"].values())
     assert arrived == _arrived(reports, thread)
     assert [("unknown", 1)] == [
         (one["state"], one["attempts"]) for one in seen["operations"].values() if one["name"] == "shout"
