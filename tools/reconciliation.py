@@ -152,8 +152,8 @@ class _Doubt:
         return await drive.approvals.open(
             drive.lease,
             request,
-            lambda expires_at: approval_digest(
-                tenant=drive.tenant,
+            lambda tenant, expires_at: approval_digest(
+                tenant=tenant,
                 thread_id=drive.run.thread_id,
                 operation_id=call.id,
                 operation=call.name,
