@@ -34,7 +34,6 @@ from langgraph.checkpoint.base import (
     CheckpointTuple,
     DeltaChannelHistory,
 )
-from langgraph.checkpoint.base import writes_sort_key as sort_key
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.postgres.base import PRUNE_STRATEGIES, _aexecute, _keep_latest
 from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot
@@ -48,8 +47,9 @@ from standfast.checkpoint.crashpoints import reach, watched
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.outgoing import StepMessages
-from standfast.checkpoint.seal import RowIdentity, Sealer
+from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
+from standfast.checkpoint.step_values import TAG, SealedValues, StepValues, is_small, packed
 
 _SQL = statements("checkpoints")
 _APPEND: Final = statements("events")["append"]
@@ -57,8 +57,6 @@ _TURNS: Final = 8  # measured: at most one turn lies between a step's last write
 _AT_ONCE: Final = frozenset({"__error_source_node__"})  # an error handler must not run beside a lost marker
 _METADATA: Final = frozenset({"source", "step", "parents", "run_id", "counters_since_delta_snapshot"})
 
-_SMALL: Final = 256  # characters, or bytes of an integer
-_TAG: Final = "standfast"  # in the rows' type column: a sealed value, see standfast.checkpoint.seal
 
 # The parameters of `append` in their order, as `put_step` names them.
 _EVENTS: Final = ("thread", "run", "epoch", "first", "last", "events")
@@ -102,9 +100,10 @@ class LeasedSaver(AsyncPostgresSaver):
         riders: Riders | None = None,
         messages: StepMessages | None = None,
     ) -> None:
-        super().__init__(database.pool, serde=_SealedValues(sealer))
+        super().__init__(database.pool, serde=SealedValues(sealer))
         self.database = database
         self.sealer = sealer
+        self._values = StepValues(sealer)
         self.lease = lease
         self._check_head = check_head
         self._forked = forked
@@ -133,7 +132,7 @@ class LeasedSaver(AsyncPostgresSaver):
         upsert = all(channel in WRITES_IDX_MAP for channel, _ in writes)
         statement = self.UPSERT_CHECKPOINT_WRITES_SQL if upsert else self.INSERT_CHECKPOINT_WRITES_SQL
         seen: Seen = {}
-        rows = self._dump_writes(
+        rows = self._values.writes(
             where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path, writes, seen
         )
         self._refer(seen)
@@ -160,11 +159,11 @@ class LeasedSaver(AsyncPostgresSaver):
         )
         values = checkpoint["channel_values"]
         versions = {channel: version for channel, version in new_versions.items() if channel in values}
-        small = {channel: value for channel, value in values.items() if _is_small(value)}
+        small = {channel: value for channel, value in values.items() if is_small(value)}
         at = ("checkpoints", thread, namespace, checkpoint["id"], "sealed")
         large = {channel: version for channel, version in versions.items() if channel not in small}
         seen: Seen = {}
-        blobs = self._dump_blobs(thread, namespace, values, large, seen)
+        blobs = self._values.blobs(thread, namespace, values, large, seen)
         self._refer(seen)
         stripped = {
             **checkpoint,
@@ -180,8 +179,8 @@ class LeasedSaver(AsyncPostgresSaver):
             "checkpoint": orjson.dumps(stripped),
             "sealed": self.sealer.seal(small, at=at, where="state") if small else None,
             "metadata": orjson.dumps(self._metadata(config, metadata)),
-            "tag": _TAG,
-            **_packed("blob", [(row[2:4], row[5]) for row in blobs]),
+            "tag": TAG,
+            **packed("blob", [(row[2:4], row[5]) for row in blobs]),
         }
         if metadata.get("source") == "input" and not self._held:
             self._inputs.append(step)
@@ -270,7 +269,7 @@ class LeasedSaver(AsyncPostgresSaver):
             **step,
             **dict(told),
             **fence,
-            **_packed("write", [(row[1:7], row[8]) for row in writes]),
+            **packed("write", [(row[1:7], row[8]) for row in writes]),
         }
 
     def _fence(self) -> _Statement:
@@ -427,86 +426,8 @@ class LeasedSaver(AsyncPostgresSaver):
         await self._transaction([(_SQL[name], params) for name in _COPY])
         self._fresh = False
 
-    # -- values
-
-    def _dump_blobs(
-        self,
-        thread_id: str,
-        checkpoint_ns: str,
-        values: dict[str, Any],
-        versions: ChannelVersions,
-        seen: Seen | None = None,
-    ) -> list[tuple[str, str, str, str, str, bytes | None]]:
-        rows: list[tuple[str, str, str, str, str, bytes | None]] = []
-        for name, version in versions.items():
-            at = ("checkpoint_blobs", thread_id, checkpoint_ns, name, str(version))
-            sealed = self.sealer.seal(values[name], at=at, where=f"state[{name!r}]", artifacts=seen)
-            rows.append((thread_id, checkpoint_ns, name, str(version), _TAG, sealed))
-        return rows
-
-    def _dump_writes(
-        self,
-        thread_id: str,
-        checkpoint_ns: str,
-        checkpoint_id: str,
-        task_id: str,
-        task_path: str,
-        writes: Sequence[tuple[str, Any]],
-        seen: Seen | None = None,
-    ) -> list[tuple[str, str, str, str, str, int, str, str, bytes]]:
-        rows: list[tuple[str, str, str, str, str, int, str, str, bytes]] = []
-        for index, (channel, value) in enumerate(writes):
-            place = WRITES_IDX_MAP.get(channel, index)
-            at = ("checkpoint_writes", thread_id, checkpoint_ns, checkpoint_id, task_id, str(place))
-            sealed = self.sealer.seal(value, at=at, where=f"state[{channel!r}]", artifacts=seen)
-            rows.append((thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, place, channel, _TAG, sealed))
-        return rows
-
     async def _load_checkpoint_tuple(self, value: DictRow) -> CheckpointTuple:
-        thread, namespace = value["thread_id"], value["checkpoint_ns"]
-
-        def config(checkpoint_id: str) -> RunnableConfig:
-            return {
-                "configurable": {
-                    "thread_id": thread,
-                    "checkpoint_ns": namespace,
-                    "checkpoint_id": checkpoint_id,
-                }
-            }
-
-        versions = value["checkpoint"]["channel_versions"]
-        values = {}
-        if value["sealed"] is not None:
-            at = ("checkpoints", thread, namespace, value["checkpoint_id"], "sealed")
-            values = self.sealer.unseal(value["sealed"], at=at, where=f"thread {thread!r}, state")
-        for raw_name, kind, blob in value["channel_values"] or ():
-            name = raw_name.decode()
-            at = ("checkpoint_blobs", thread, namespace, name, str(versions[name]))
-            values[name] = self._load(kind, blob, at, name)
-        pending = []
-        for task, raw_channel, kind, blob, _, index in sorted(
-            value["pending_writes"] or (),
-            key=lambda row: sort_key(row[4].decode(), row[0].decode(), int(row[5])),
-        ):
-            channel = raw_channel.decode()
-            row = ("checkpoint_writes", thread, namespace, value["checkpoint_id"], task.decode(), index.decode())
-            pending.append((task.decode(), channel, self._load(kind, blob, row, channel)))
-        if inline := value["checkpoint"].get("channel_values", {}).keys() - values.keys():
-            raise _foreign("a plain value in the checkpoint", f"thread {thread!r}, state[{min(inline)!r}]")
-        parent = value["parent_checkpoint_id"]
-        return CheckpointTuple(
-            config(value["checkpoint_id"]),
-            cast("Checkpoint", {**value["checkpoint"], "channel_values": values}),
-            value["metadata"],
-            config(parent) if parent else None,
-            pending,
-        )
-
-    def _load(self, kind: bytes, blob: bytes, at: RowIdentity, channel: str) -> Any:
-        where = f"thread {at[1]!r}, state[{channel!r}]"
-        if kind.decode() != _TAG:
-            raise _foreign(kind.decode(), where)
-        return self.sealer.unseal(blob, at=at, where=where)
+        return self._values.load(value)
 
     def _metadata(self, config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
         known = {**config.get("metadata", {}), **metadata}
@@ -579,53 +500,6 @@ class LeasedSaver(AsyncPostgresSaver):
 
     async def setup(self) -> NoReturn:
         raise errors.UsageError("the schema is made by standfast.checkpoint.migrate, not by the saver")
-
-
-class _SealedValues:
-    """LangGraph's serializer protocol, for the parent's reads of a delta channel's history."""
-
-    def __init__(self, sealer: Sealer) -> None:
-        self._sealer = sealer
-
-    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        return _TAG, self._sealer.seal(obj, at=("checkpoint",), where="state")
-
-    def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        if data[0] != _TAG:
-            raise _foreign(data[0], "state")
-        return self._sealer.unseal(data[1], at=("checkpoint",), where="state")
-
-
-def _packed(name: str, rows: Sequence[tuple[Sequence[Any], bytes | None]]) -> dict[str, Any]:
-    """Rows as two parameters: their keys with the place of each value, and the values one after another.
-
-    Measured: an array of values takes psycopg several times as long.
-    """
-    keys, values, at = [], [], 1
-    for key, value in rows:
-        keys.append([*key, at, None if value is None else len(value)])
-        if value is not None:
-            values.append(value)
-            at += len(value)
-    return {f"{name}_keys": orjson.dumps(keys), f"{name}_bytes": b"".join(values)}
-
-
-def _is_small(value: Any) -> bool:
-    """Whether a value is written with each checkpoint rather than once in a row of its own."""
-    kind = type(value)
-    return value is None or kind in (bool, float) or (kind in (str, int) and _size(value) <= _SMALL)
-
-
-def _size(value: str | int) -> int:
-    return len(value) if isinstance(value, str) else value.bit_length() // 8
-
-
-def _foreign(kind: str, where: str) -> errors.UnknownStoredType:
-    return errors.UnknownStoredType(
-        f"{where} is stored as {kind!r}, which only another saver reads; it was left as it is",
-        type_name=kind,
-        path=where,
-    )
 
 
 _DELETE: Final = ("delete_checkpoints", "delete_blobs", "delete_writes")
