@@ -27,7 +27,7 @@ from standfast.checkpoint.statements import statements
 
 _SQL = statements("threads")
 
-OnBusy = Literal["refuse", "queue", "interrupt"]
+OnBusy = Literal["refuse", "queue", "withdraw", "interrupt"]
 
 
 class Status(StrEnum):
@@ -310,7 +310,7 @@ class Threads:
 
 
 def _refuse(new: NewRun, row: DictRow) -> None:
-    if row["verdict"] == "busy" and new.on_busy == "queue":
+    if row["verdict"] == "busy" and new.on_busy in ("queue", "withdraw"):
         raise errors.ThreadBusy(
             f"the run of thread {new.thread_id!r} needs attention, and a run behind it would not come to its turn; "
             f"nothing was queued. Retry that one (standfast retry {new.thread_id}), cancel it "

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.settings import Settings
@@ -66,8 +66,8 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
     run_id = str(uuid.uuid4())
     thread = f"thread-{uuid.UUID(run_id).hex[:16]}" if options.thread_id is None else thread_id_of(options.thread_id)
     principal = principal_of(options.as_)
-    if options.on_busy not in ("refuse", "queue", "interrupt"):
-        raise errors.InvalidRequest(f"on_busy is refuse, queue or interrupt, not {options.on_busy!r}")
+    if options.on_busy not in get_args(OnBusy):
+        raise errors.InvalidRequest(f"on_busy is refuse, queue, withdraw or interrupt, not {options.on_busy!r}")
     given = graph_input(request, run_id, takes_messages=spec.takes_messages)
     run_settings = RunSettings(context=options.context)
     model = collection = None

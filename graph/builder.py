@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
 from langgraph.graph import END, START, StateGraph
+from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel, Field
 
 from standfast.graph.routing import DELEGATE, after_analysis, after_approval, after_operate, after_validation
@@ -98,6 +99,13 @@ def build_agent(
     graph.add_edge("specialist", "analysis")
     graph.add_edge("record", END)
     return graph
+
+
+def registry_of(graph: Any) -> Registry | None:
+    """The operations that a graph brings along, if it does, compiled or not."""
+    builder = graph.builder if isinstance(graph, CompiledStateGraph) else graph
+    found: Registry | None = getattr(builder, "registry", None)
+    return found
 
 
 def operation_graph(registry: Registry) -> StateGraph[OperationState, None, OperationState, OperationResult]:

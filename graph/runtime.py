@@ -35,6 +35,7 @@ from standfast.checkpoint.threads import NewRun, Run, Status
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run
 from standfast.graph.answers import Said
+from standfast.graph.builder import registry_of
 from standfast.graph.changed import Graph, fingerprint
 from standfast.graph.deployed import Deployed
 from standfast.graph.door import thread_id_of
@@ -55,7 +56,6 @@ from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.authenticators import Authenticator
 from standfast.tools.channels import Channel, configured_channels
 from standfast.tools.dispatcher import Dispatcher
-from standfast.tools.operations import Registry
 from standfast.tools.policy_file import policy_for
 from standfast.tools.principals import Principal
 from standfast.tools.waits import digest_of, event_name, match_digest
@@ -125,7 +125,7 @@ class AsyncRuntime(Operators, Outgoing, Keeping):
         self._listened = Listened()
         self._types = registry or TypeRegistry()
         builder = graph.builder if isinstance(graph, CompiledStateGraph) else graph
-        self._operations: Registry | None = getattr(builder, "registry", None)
+        self._operations = registry_of(builder)
         self._graph: Graph = graph if isinstance(graph, CompiledStateGraph) else graph.compile()
         for schema in (builder.state_schema, builder.input_schema, builder.output_schema):
             self._types.require(schema, where=f"the state of graph {name!r}")
@@ -215,8 +215,8 @@ class AsyncRuntime(Operators, Outgoing, Keeping):
         - `context`: kept with the run and given to every step.
         - `model`, `reports_dir`: for the built-in agent.
         - `client_key`: the same key twice is one run.
-        - `on_busy`: if the thread has an unfinished run, `refuse` (the default), `queue` behind it, or
-          `interrupt` (cancel it first).
+        - `on_busy`: if the thread has an unfinished run, `refuse` (the default), `queue` behind it, `withdraw`
+          (queue, and take back what it asks people to decide) or `interrupt` (cancel it first).
 
         Raises `InvalidRequest`, `ThreadBusy`, `ClientKeyConflict`, `ModelNotConfigured`.
         """

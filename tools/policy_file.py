@@ -7,7 +7,7 @@ place. Nothing in the file is ever executed.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,13 @@ def policy_for(given: ApprovalPolicy | str | Path | None, registry: Registry | N
     policy = given or ApprovalPolicy()
     policy.check(operations)
     return policy
+
+
+def policies_for(path: Path, registries: Sequence[Registry]) -> list[ApprovalPolicy]:
+    """The part of one file that is for each of several graphs. Raises `InvalidPolicy` for what is for none of them."""
+    every = {one.name: one for registry in registries for one in registry}
+    whole = read_policy(path).check(Registry(every.values()))
+    return [whole.only(one) for one in registries]
 
 
 def _toml(path: Path, text: str) -> Any:

@@ -472,6 +472,7 @@ begin
         return;
     end if;
     refused := case
+        when in_decision = 'withdraw' and a.kind <> 'call' then 'not_allowed'
         when in_decision = 'withdraw' and in_principal = a.requested_by then null
         when in_decision <> 'withdraw' and in_decision <> all(a.allowed) then 'not_allowed'
         when not is_approver_1(a, in_principal, in_groups, in_source, in_members) then 'not_a_member'

@@ -228,6 +228,23 @@ create function uuid_1(thread text) returns uuid language sql immutable as $$
     select case when thread ~ '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$' then thread::uuid end;
 $$;
 
+-- Withdraw what a run asks people to decide, because somebody has something else to say.
+create function withdraw_open_1(thread text, run uuid, who text, in_vouched boolean) returns void
+language plpgsql as $$
+declare
+    a approvals%rowtype;
+begin
+    for a in select * from approvals
+              where thread_id = thread and run_id = run and state = 'open' and kind = 'call' order by id for update
+    loop
+        insert into decisions (thread_id, approval_id, id, decision, principal, vouched, self_approved, digest, reason)
+        values (thread, a.id, gen_random_uuid(), 'withdraw', who, in_vouched, who = a.requested_by, a.digest,
+                'a new message came');
+        update approvals x set state = 'withdrawn', decided_at = standfast.now() where x.thread_id = thread and x.id = a.id;
+        perform wake_for_approval_1(thread, a.id, who);
+    end loop;
+end $$;
+
 -- Accept a run, for this process (holder) or for the fleet. verdict: accepted | queued | again (this very run) |
 -- same (the client key's run) | other_input (the client key stands for another request) | busy | other_graph.
 create function accept_run_2(
@@ -260,6 +277,9 @@ begin
     values (thread, coalesce(uuid_1(thread), gen_random_uuid()), in_tenant, in_owner, in_graph, in_version,
             in_fingerprint)
     on conflict (id) do nothing;
+    if on_busy = 'withdraw' then
+        perform 1 from approvals where thread_id = thread and state = 'open' order by id for update;
+    end if;
     select * into t from threads where id = thread for no key update;
     select * into known from runs r where r.thread_id = thread and r.id = run;
     if found then
@@ -278,7 +298,7 @@ begin
         return;
     end if;
     -- Behind a run that needs attention nothing would come to its turn.
-    if busy and (on_busy = 'refuse' or on_busy = 'queue' and current.state = 'needs_attention') then
+    if busy and (on_busy = 'refuse' or on_busy in ('queue', 'withdraw') and current.state = 'needs_attention') then
         return query select 'busy', thread, current.id, current.state, t.graph, current.number,
                             null::bigint, null::text;
         return;
@@ -294,6 +314,8 @@ begin
             update threads x set cancel_requested_at = coalesce(x.cancel_requested_at, standfast.now())
              where x.id = thread;
             perform wake_1(thread);
+        elsif on_busy = 'withdraw' then
+            perform withdraw_open_1(thread, current.id, in_requested_by, in_vouched);
         end if;
         return query select 'queued', thread, run, 'queued', in_graph, number_now, null::bigint, null::text;
         return;

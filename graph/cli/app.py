@@ -15,9 +15,11 @@ import typer
 
 from standfast.graph.cli.exits import INTERRUPTED, REFUSED, code_of_error, sentence_of
 from standfast.graph.cli.operators import operators
-from standfast.graph.cli.options import ApprovalId, As, Digest, Graph, Json, NoWait, Thread, token_file
+from standfast.graph.cli.options import ApprovalId, ApprovalIds, As, Digest, Graph, Json, NoWait, Thread, token_file
 from standfast.graph.cli.output import note, prepare_streams
 from standfast.graph.cli.trusting import audit, groups
+
+Verb = Literal["approve", "reject", "respond", "withdraw"]
 
 app: Final = typer.Typer(
     name="standfast",
@@ -142,8 +144,11 @@ def run(
         str | None, typer.Option("--client-key", metavar="KEY", help="The same key twice is one run.")
     ] = None,
     on_busy: Annotated[
-        Literal["refuse", "queue", "interrupt"],
-        typer.Option("--on-busy", help="If the thread has an unfinished run: refuse, queue behind it, or cancel it."),
+        Literal["refuse", "queue", "withdraw", "interrupt"],
+        typer.Option(
+            "--on-busy",
+            help="If the thread is busy: refuse, queue behind its run, withdraw what that asks, or cancel it.",
+        ),
     ] = "refuse",
     json: Json = False,
 ) -> int:
@@ -182,7 +187,7 @@ def approvals(
 @app.command()
 def approve(
     context: typer.Context,
-    identifier: ApprovalId,
+    identifiers: ApprovalIds,
     reason: Annotated[str | None, typer.Option("--reason", help="Kept with the decision.")] = None,
     digest: Digest = None,
     graph: Graph = None,
@@ -190,14 +195,14 @@ def approve(
     no_wait: NoWait = False,
     json: Json = False,
 ) -> int:
-    """Approve an operation and carry its thread on."""
-    return _decide(context, identifier, "approve", reason, digest, graph, as_, no_wait, json)
+    """Approve operations, each for itself, and carry their threads on. Several are shown first."""
+    return _decide(context, identifiers, "approve", reason, digest, graph, as_, no_wait, json)
 
 
 @app.command()
 def reject(
     context: typer.Context,
-    identifier: ApprovalId,
+    identifiers: ApprovalIds,
     reason: Annotated[str, typer.Option("--reason", help="Goes to the agent.", show_default=False)],
     digest: Digest = None,
     graph: Graph = None,
@@ -205,8 +210,51 @@ def reject(
     no_wait: NoWait = False,
     json: Json = False,
 ) -> int:
-    """Reject an operation and carry its thread on."""
-    return _decide(context, identifier, "reject", reason, digest, graph, as_, no_wait, json)
+    """Reject operations, each for itself, and carry their threads on. Several are shown first."""
+    return _decide(context, identifiers, "reject", reason, digest, graph, as_, no_wait, json)
+
+
+@app.command()
+def respond(
+    context: typer.Context,
+    identifier: ApprovalId,
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the agent gets.", show_default=False)],
+    reason: Annotated[str | None, typer.Option("--reason", help="Kept with the decision.")] = None,
+    digest: Digest = None,
+    graph: Graph = None,
+    as_: As = None,
+    no_wait: NoWait = False,
+    json: Json = False,
+) -> int:
+    """Answer in an operation's place: it is not executed, and the agent gets your text as its result."""
+    return _decide(context, [identifier], "respond", reason, digest, graph, as_, no_wait, json, response=text)
+
+
+@app.command()
+def withdraw(
+    context: typer.Context,
+    identifier: ApprovalId,
+    reason: Annotated[str | None, typer.Option("--reason", help="Goes to the agent.")] = None,
+    graph: Graph = None,
+    as_: As = None,
+    no_wait: NoWait = False,
+    json: Json = False,
+) -> int:
+    """Take a request back, or an approval that has not been used yet."""
+    return _decide(context, [identifier], "withdraw", reason, None, graph, as_, no_wait, json)
+
+
+@app.command()
+def policy(
+    context: typer.Context,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A YAML or TOML file.", show_default=False)],
+    graph: Graph = None,
+    json: Json = False,
+) -> int:
+    """Check a policy for approvals against a graph's operations, and show who decides about what."""
+    from standfast.graph.cli import policy as command
+
+    return command.check(file, graph=graph, as_json=json)
 
 
 @app.command()
@@ -350,25 +398,32 @@ def db_status(json: Json = False) -> int:
 
 def _decide(
     context: typer.Context,
-    identifier: str,
-    verb: str,
+    identifiers: Sequence[str],
+    verb: Verb,
     reason: str | None,
     digest: str | None,
     graph: str | None,
     as_: str | None,
     no_wait: bool,
     json: bool,
+    *,
+    response: str | None = None,
 ) -> int:
     from standfast.graph.cli import decide
 
+    if len(identifiers) > 1:
+        return decide.decide_each(
+            context.obj, identifiers, verb, reason, graph=graph, as_=as_, digest=digest, wait=not no_wait, as_json=json
+        )
     return decide.decide(
         context.obj,
-        identifier,
-        verb,  # type: ignore[arg-type]
+        identifiers[0],
+        verb,
         reason,
         graph=graph,
         as_=as_,
         digest=digest,
         wait=not no_wait,
         as_json=json,
+        response=response,
     )

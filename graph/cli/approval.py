@@ -20,8 +20,10 @@ def show_approval(approval: Approval, requester: str | None = None) -> None:
     say()
     say(f"== {approval.operation} {'wants to run, and a person decides' if is_call else 'may have run'} ==")
     say(f"{'approval   ' if is_call else 'question   '} {approval.id}")
-    say(f"asked by    {requester or approval.requested_by}, in thread {approval.thread_id}")
+    since = local_time(approval.requested_at)
+    say(f"asked by    {requester or approval.requested_by}, in thread {approval.thread_id}, since {since}")
     if is_call:
+        say(f"decided by  {deciders(approval)}")
         say(f"valid until {local_time(approval.expires_at)} ({_left(approval.expires_at)})")
     else:
         say(f"\n{approval.description}\nIts key at the receiver is {approval.operation_id}.")
@@ -29,22 +31,49 @@ def show_approval(approval: Approval, requester: str | None = None) -> None:
         say(f"\n-- {counted(len(approval.failed_checks), 'failed check')} --")
         for check in approval.failed_checks:
             say(f"! {check}")
+    if approval.difference:
+        by = f" by {approval.editor}" if approval.editor else ""
+        say(f"\n-- changed{by} --")
+        for change in approval.difference:
+            say(f"~ {change}")
     for name, value in approval.arguments.items():
         _show_argument(name, value)
     say(f"\n-- end of what {'would be' if is_call else 'may have been'} done (digest {approval.digest[:16]}) --")
 
 
+def deciders(approval: Approval) -> str:
+    """Who decides, and who has voted so far."""
+    who = "anyone" if approval.group is None else f"the group {approval.group}"
+    if approval.approvers is not None:
+        who += f" ({', '.join(approval.approvers)})"
+    parts = [who if approval.required == 1 else f"{approval.required} of {who}"]
+    if not approval.requester_may_decide:
+        parts.append(f"not {approval.requested_by}")
+    if approval.editor is not None and approval.edit_needs_another:
+        parts.append(f"not {approval.editor}, who edited it")
+    if approval.required > 1:
+        parts.append(f"so far {', '.join(approval.votes) or 'nobody'}")
+    return "; ".join(parts) + f" (policy {approval.policy_version})"
+
+
 def show_ways_to_answer(session: Session, approval: Approval) -> None:
     """The lines that decide, from any process and any folder."""
     field = next(iter(approval.arguments), "field")
+    reason = ' --reason "..."' if approval.reason_required else ""
+    lines: dict[str, str] = {
+        "approve": f"approve {approval.id}{reason}",
+        "reject": f'reject {approval.id} --reason "..."',
+        "edit": f"edit {approval.id} --set {field}=...{reason}",
+        "respond": f'respond {approval.id} "..."{reason}',
+    }
     ways = (
-        (f"approve {approval.id}", f'reject {approval.id} --reason "..."', f"edit {approval.id} --set {field}=...")
+        [lines[verb] for verb in approval.allowed]
         if approval.kind == "call"
-        else (
+        else [
             f"settle {approval.id} happened --result '...'",
             f"settle {approval.id} did-not-happen",
             f"settle {approval.id} abandon",
-        )
+        ]
     )
     say("\nTo answer, from anywhere:")
     for command in ways:
@@ -65,6 +94,16 @@ def approval_json(approval: Approval) -> dict[str, Any]:
         "digest": approval.digest,
         "description": approval.description,
         "failed_checks": approval.failed_checks,
+        "policy_version": approval.policy_version,
+        "required": approval.required,
+        "group": approval.group,
+        "approvers": approval.approvers,
+        "votes": approval.votes,
+        "requester_may_decide": approval.requester_may_decide,
+        "reason_required": approval.reason_required,
+        "allowed": approval.allowed,
+        "editor": approval.editor,
+        "changes": [vars(one) for one in approval.difference],
         "requested_by": approval.requested_by,
         "requested_at": approval.requested_at,
         "expires_at": approval.expires_at,

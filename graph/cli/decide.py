@@ -10,15 +10,15 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval, Verb
 from standfast.graph.answers import Said
-from standfast.graph.cli.approval import approval_json
+from standfast.graph.cli.approval import approval_json, show_approval
 from standfast.graph.cli.ask import can_ask, edited, object_of, show_and_ask
 from standfast.graph.cli.carry import carry_on, drive, take_graph_of
-from standfast.graph.cli.exits import FAILED, SUCCEEDED, sentence_of
+from standfast.graph.cli.exits import FAILED, REFUSED, SUCCEEDED, WAITING, code_of_error, code_of_status, sentence_of
 from standfast.graph.cli.outcome import show_result
 from standfast.graph.cli.output import note, say_json
 from standfast.graph.cli.progress import Progress
@@ -42,9 +42,10 @@ def decide(
     as_json: bool,
     changes: Sequence[str] = (),
     changes_from: Path | None = None,
+    response: str | None = None,
 ) -> int:
     """Decide one approval, then carry its thread on. The exit code at the end."""
-    said = Said(verb, None if reason is None else text_of(reason, "reason"))
+    said = Said(verb, None if reason is None else text_of(reason, "reason"), response=response)
     with session(database, graph) as current:
         principal = current.principal(as_)
         if verb == "edit":
@@ -56,7 +57,7 @@ def decide(
             return await runtime.adecide(approval_id, said, as_=principal, seen_digest=digest)
 
         decided = current.run(work)
-        note(f"{_DONE[verb]} {decided.operation} ({decided.id}) as {principal.name}.")
+        note(_told(decided, verb, principal))
         return carry_on_after(current, decided, principal, wait=wait, as_json=as_json)
 
 
@@ -72,6 +73,58 @@ def carry_on_after(session: Session, decided: Approval, principal: Principal, *,
         note(f"The decision stands, but the thread was not carried on: {sentence_of(error)}")
         return FAILED
     return show_and_ask(session, result, principal, as_json=as_json)
+
+
+def decide_each(
+    database: str | None,
+    approval_ids: Sequence[str],
+    verb: Verb,
+    reason: str | None,
+    *,
+    graph: str | None,
+    as_: str | None,
+    digest: str | None,
+    wait: bool,
+    as_json: bool,
+) -> int:
+    """Show several approvals and decide each for itself, for what was shown; then carry their threads on.
+
+    One that is refused stops none of the others. The exit code is the worst one.
+    """
+    if digest is not None:
+        raise errors.InvalidRequest("--digest is of one approval, and there are several")
+    said = Said(verb, None if reason is None else text_of(reason, "reason"))
+    decided: list[Approval] = []
+    codes: list[int] = [SUCCEEDED]
+    with session(database, graph) as current:
+        principal = current.principal(as_)
+        for identifier in dict.fromkeys(approval_ids):
+
+            async def work(runtime: AsyncRuntime, identifier: str = identifier) -> Approval:
+                approval = await runtime.store.approvals.get(identifier)
+                if not as_json:
+                    show_approval(approval)
+                return await runtime.adecide(identifier, said, as_=principal, seen_digest=approval.digest)
+
+            try:
+                decided.append(current.run(work))
+            except errors.StandfastError as error:
+                note(sentence_of(error))
+                codes.append(code_of_error(error))
+            else:
+                note(_told(decided[-1], verb, principal))
+        for thread in dict.fromkeys(one.thread_id for one in decided if wait):
+            try:
+                result = carry_on(current, thread)
+            except errors.GraphChanged as error:
+                note(f"The decision stands, but thread {thread} was not carried on: {sentence_of(error)}")
+                codes.append(FAILED)
+            else:
+                note(f"Thread {thread}: {result.status.replace('_', ' ')}.")
+                codes.append(code_of_status(result.status))
+    if as_json:
+        say_json([approval_json(one) for one in decided])
+    return max(codes, key=_WORST.index)
 
 
 def resume(
@@ -180,4 +233,20 @@ def _set(arguments: dict[str, Any], given: str) -> None:
             place[at] = value
 
 
-_DONE = {"approve": "Approved", "reject": "Rejected", "edit": "Edited and approved"}
+def _told(decided: Approval, verb: Verb, principal: Principal) -> str:
+    what = f"{decided.operation} ({decided.id}) as {principal.name}"
+    if decided.state == "open":
+        return f"Voted for {what}: {len(decided.votes)} of {decided.required}."
+    if decided.state == "edited":
+        return f"Edited {what}; people must approve it as it is now."
+    return f"{_DONE[verb]} {what}."
+
+
+_DONE: Final[Mapping[Verb, str]] = {
+    "approve": "Approved",
+    "reject": "Rejected",
+    "edit": "Edited and approved",
+    "respond": "Answered in place of",
+    "withdraw": "Withdrew",
+}
+_WORST: Final = (SUCCEEDED, WAITING, REFUSED, FAILED)

@@ -10,6 +10,9 @@ import typer
 
 Thread = Annotated[str, typer.Argument(metavar="THREAD", help="The thread's id.", show_default=False)]
 ApprovalId = Annotated[str, typer.Argument(metavar="ID", help="The approval's id, apr-...", show_default=False)]
+ApprovalIds = Annotated[
+    list[str], typer.Argument(metavar="ID...", help="Ids of approvals, apr-...", show_default=False)
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 NoWait = Annotated[bool, typer.Option("--no-wait", help="Only record it; do not carry the thread on.")]
 As = Annotated[str | None, typer.Option("--as", metavar="NAME", help="Who acts, on your word; else the system's user.")]

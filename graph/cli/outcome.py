@@ -11,6 +11,7 @@ from standfast.graph.cli.exits import code_of_status
 from standfast.graph.cli.output import note, say, say_json
 from standfast.graph.cli.session import Session
 from standfast.graph.result import Result
+from standfast.tools.questions import question_of
 
 
 def show_result(session: Session, result: Result, *, as_json: bool, asking: bool = False) -> int:
@@ -70,12 +71,25 @@ def _show_open(session: Session, result: Result, *, asking: bool) -> None:
             show_ways_to_answer(session, approval)
     for question in result.questions:
         say(f"\nThread {result.thread_id} asks (question {question.id}, at {question.node}):")
-        say(question.request if isinstance(question.request, str) else json.dumps(question.request, default=str))
+        say(question_text(question.request))
         say("\nTo answer: " + session.line(f'resume {result.thread_id} "..."'))
     if not result.approvals and not result.questions:
         say(f"Waiting for an event or a time: {session.line(f'show {result.thread_id}')} says for what.")
     if not asking:
         note(f"\nThread {result.thread_id} is waiting; it holds no process and no connection.")
+
+
+def question_text(request: Any) -> str:
+    """A question as a person reads it, with what was wrong with the last answer and the shape of a right one."""
+    asked = question_of(request)
+    if asked is None:
+        return request if isinstance(request, str) else json.dumps(request, ensure_ascii=False, default=str)
+    lines = [asked]
+    if request["wrong"]:
+        lines.append(f"The last answer was not taken: {request['wrong']}")
+    if request["response_schema"]:
+        lines.append(f"An answer is: {json.dumps(request['response_schema'], ensure_ascii=False)}")
+    return "\n".join(lines)
 
 
 def _usage(result: Result) -> str:

@@ -48,7 +48,7 @@ def run(
     """Run one request. The exit code at the end."""
     thread_id = thread_id_of(_new_thread(client_key) if thread is None else thread)
     given = _request(request, own_graph=graph is not None)
-    with session(database, graph) as current:
+    with session(database, graph, strict=True) as current:
         principal = current.principal(as_)
         if graph is None:
             model = model or current.settings.model or default_model()

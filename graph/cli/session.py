@@ -26,7 +26,9 @@ from standfast.graph.cli.options import token_file
 from standfast.graph.cli.output import note
 from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.runtime import AsyncRuntime
+from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.channels import Channel
+from standfast.tools.policy_file import read_policy
 from standfast.tools.principals import Principal
 
 T = TypeVar("T")
@@ -43,6 +45,7 @@ class Session:
     settings: Settings
     graph: str | None
     given_url: bool
+    strict: bool = False  # the graph is the one that the policy's file is for
 
     def run(
         self,
@@ -57,12 +60,23 @@ class Session:
         async def inside() -> T:
             known_as = name or (DEFAULT_NAME if self.graph is None else self.graph)
             async with AsyncRuntime(
-                graph, database_url=self.url, name=known_as, settings=self.settings, channels=channels
+                graph,
+                database_url=self.url,
+                name=known_as,
+                settings=self.settings,
+                channels=channels,
+                policy=self._policy(graph),
             ) as runtime:
                 runtime.identity = self.identity
                 return await work(runtime)
 
         return asyncio.run(inside())
+
+    def _policy(self, graph: Any) -> ApprovalPolicy | None:
+        """The policy's file without the operations of other graphs, where no graph was named; else None: the whole."""
+        if self.settings.policy_file is None or self.graph is not None or self.strict:
+            return None
+        return read_policy(self.settings.policy_file).policy.only(graph.registry)
 
     @property
     def identity(self) -> Identity:
@@ -88,16 +102,16 @@ class Session:
 
 
 @contextlib.contextmanager
-def session(database: str | None, graph: str | None = None) -> Iterator[Session]:
+def session(database: str | None, graph: str | None = None, *, strict: bool = False) -> Iterator[Session]:
     """The database named by `--database` or the environment, else the embedded server, held until the end."""
     settings = read_settings()
     url = chosen_url(database, settings)
     if url is not None:
-        yield Session(url, False, settings, graph, given_url=database is not None)
+        yield Session(url, False, settings, graph, given_url=database is not None, strict=strict)
         return
     server = embedded_server(settings)
     try:
-        yield Session(server.acquire(), True, settings, graph, given_url=False)
+        yield Session(server.acquire(), True, settings, graph, given_url=False, strict=strict)
     finally:
         server.release()
 

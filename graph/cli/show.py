@@ -13,9 +13,11 @@ from standfast.checkpoint.operations import Attempt, Operation
 from standfast.checkpoint.threads import Run
 from standfast.checkpoint.waits import Wait
 from standfast.graph.cli.approval import approval_json, show_approval, show_ways_to_answer
+from standfast.graph.cli.outcome import question_text
 from standfast.graph.cli.output import counted, local_time, say, shortened
 from standfast.graph.cli.session import Session
 from standfast.graph.timeline import Step, Timeline
+from standfast.tools.questions import question_of
 
 _Entry = tuple[datetime, str, str]
 
@@ -40,7 +42,7 @@ def show_timeline(session: Session, timeline: Timeline) -> None:
             show_ways_to_answer(session, approval)
     for wait in timeline.waits:
         if wait.state == "open" and wait.kind == "question":
-            say(f"\nIt asks (question {wait.id}): {wait.request}")
+            say(f"\nIt asks (question {wait.id}, since {local_time(wait.opened_at)}): {question_text(wait.request)}")
             say("To answer: " + session.line(f'resume {thread.id} "..."'))
         elif wait.state == "open" and wait.kind != "approval":
             say(f"\nIt waits for {_awaited(wait)}.")
@@ -102,7 +104,11 @@ def _entries(timeline: Timeline) -> Iterator[_Entry]:
     for wait in timeline.waits:
         ended = f"answered by {wait.answered_by}" if wait.answered_by else wait.state.replace("_", " ")
         if wait.kind == "question":
-            yield wait.opened_at, "question", f"{wait.id} at {wait.node}, {ended}: {shortened(wait.request)}"
+            yield (
+                wait.opened_at,
+                "question",
+                f"{wait.id} at {wait.node}, {ended}: {shortened(question_of(wait.request) or wait.request)}",
+            )
         elif wait.kind != "approval":
             yield wait.opened_at, "wait", f"{_awaited(wait)} at {wait.node}, {ended}"
 
@@ -158,7 +164,7 @@ def _approval_entries(one: Approval) -> Iterator[_Entry]:
         by = "" if one.decided_by is None else f" by {_who(one.decided_by, bool(one.vouched))}"
         own = ", who also made the request" if one.self_approved else ""
         why = f": {one.reason}" if one.reason else ""
-        verb = _DECIDED.get(one.decision or "", one.state)
+        verb = one.state if one.state == "edited" else _DECIDED.get(one.decision or "", one.state)
         yield one.decided_at, "decided", f"{one.id} {verb}{by}{own}{why}"
 
 

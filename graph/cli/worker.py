@@ -18,12 +18,14 @@ from typing import Any, Literal
 
 from standfast.checkpoint import errors
 from standfast.graph import logs
-from standfast.graph.builder import build_agent
+from standfast.graph.builder import build_agent, registry_of
 from standfast.graph.cli.exits import INTERRUPTED, SUCCEEDED
 from standfast.graph.cli.session import DEFAULT_NAME, Session, load_channels, load_graph, session
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.worker import Worker, WorkerOptions
 from standfast.tools.channels import Channel
+from standfast.tools.operations import Registry
+from standfast.tools.policy_file import policies_for
 
 _VERSION = "1"
 _CLOSING_SECONDS = 5.0
@@ -75,6 +77,9 @@ async def _work(
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
     loop.add_signal_handler(signal.SIGINT, _interrupted, stop)
+    registries = [registry_of(one.graph) or Registry() for one in places]
+    file = current.settings.policy_file
+    policies = [None] * len(places) if file is None else policies_for(file, registries)
     runtimes = [
         AsyncRuntime(
             one.graph,
@@ -84,8 +89,9 @@ async def _work(
             takes_over=one.takes_over,
             settings=current.settings,
             channels=channels,
+            policy=policy,
         )
-        for one in places
+        for one, policy in zip(places, policies, strict=True)
     ]
     stack = contextlib.AsyncExitStack()
     first = await stack.enter_async_context(runtimes[0])
