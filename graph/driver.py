@@ -254,7 +254,7 @@ class Driver:
                 Status.NEEDS_ATTENTION, reason="its question was answered, but the graph did not go on"
             )
         await self._events.close()
-        await self._saver.aflush_messages()
+        await self._saver.aflush()
         reach("drive.parking")
         self._events.add("run_wait", data=[_shown(one) for one in step.waits])
         riders = self._events.take()
