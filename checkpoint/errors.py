@@ -19,6 +19,7 @@ StandfastError
 ├── NotAuthenticated                the credential does not prove who acts: nothing was done
 │   └── AuthenticatorUnavailable    who acts cannot be established now (transient)
 ├── UnknownThread
+├── UnknownCheckpoint               the thread has no such checkpoint
 ├── UnknownApproval
 ├── UnknownArtifact                 no artifact has this id, or its bytes are gone
 ├── UnknownMessage                  no message of the outbox has this id
@@ -53,6 +54,7 @@ StandfastError
 ├── OperationError
 │   ├── OperationMismatch           one operation id, two different calls
 │   ├── NotGranted                  no valid, unused grant for this operation
+│   ├── ForkMayOnlyRead             a new effect in a fork that was made without leave for it
 │   ├── DeliveryFailed              a channel did not take a message
 │   └── ModelFailed                 the model did not answer, after the attempts it is given (transient)
 └── UsageError                      the API is used in a way that cannot work
@@ -168,6 +170,10 @@ class AuthenticatorUnavailable(NotAuthenticated):
 
 class UnknownThread(StandfastError):
     """No thread has this id."""
+
+
+class UnknownCheckpoint(StandfastError):
+    """The thread has no such checkpoint, or the beginning that was given fits several."""
 
 
 class UnknownApproval(StandfastError):
@@ -314,6 +320,10 @@ class NotGranted(OperationError):
 
 class DeliveryFailed(OperationError):
     """A channel did not take a message; `permanent` says that it never will, `retry_after` how long to wait."""
+
+
+class ForkMayOnlyRead(OperationError):
+    """A new effect in a fork that was made without leave for it; nothing was done."""
 
 
 class ModelFailed(OperationError):

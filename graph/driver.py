@@ -39,6 +39,7 @@ from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import KEY, Drive
 from standfast.tools.halts import Later, NeedsPerson
 from standfast.tools.ledger import Ledger
+from standfast.tools.lineage import Lineage
 
 MOST_CRASHES: Final = 5
 _MODES: Final[frozenset[Mode]] = frozenset({"values", "tasks", "custom"})
@@ -93,6 +94,7 @@ class Driver:
             approvals=store.approvals,
             documents=store.documents,
             memory=store.memory,
+            lineage=Lineage(store.forks, run),
             clock=store.database.clock,
             messages=messages,
             artifacts=ThreadArtifacts(store.artifacts, store.sealer.codec, lease.thread_id),

@@ -27,7 +27,7 @@ select verdict, detail from complete_1(%(id)s, %(attempt)s, %(completion)s, %(st
                                        %(who)s, %(vouched)s)
 
 -- name: place_of
-select thread_id, name from operations where id = %(id)s
+select thread_id, name from operations where id = %(id)s and inherited_from is null
 
 -- name: list
 select id, run_id::text, kind, name, namespace, turn, index, effect, digest, state, arguments, result,

@@ -183,6 +183,16 @@ async def picture(runtime: Runtime, thread: str) -> dict[str, Any]:
     }
 
 
+async def fork(runtime: Runtime, order: Order, directory: Path) -> str:
+    """Fork `thread` at its `at`-th checkpoint from the end, with a request of `values`; the new thread's id is `to`."""
+    history = await runtime.ahistory(order["thread"])
+    at = history[order["at"]].checkpoint_id
+    request = (await runtime.astate(order["thread"], at=at)).values["messages"][0]
+    values = {"messages": [request.model_copy(update={"content": order["values"]})]}
+    forked = await runtime.afork(order["thread"], at=at, values=values, as_node="__start__", to=order["to"])
+    return forked.thread_id
+
+
 async def recorded(runtime: Runtime, order: Order, directory: Path) -> list[str]:
     """The ids of the steps whose results are on disk."""
     operations = await runtime.store.operations.list(order["thread"])
@@ -254,4 +264,5 @@ JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "carry_on": carry_on,
     "race": race,
     "recorded": recorded,
+    "fork": fork,
 }
