@@ -68,6 +68,8 @@ begin
            coalesce(f.lineage, '[]') || jsonb_build_array(jsonb_build_array(source, from_run)), in_effects, in_by,
            in_vouched
       from (values (1)) as one left join forks f on f.thread_id = source and f.run_id = from_run;
+    insert into artifact_references (thread_id, sha256, label)
+    select target, a.sha256, a.label from artifact_references a where a.thread_id = source;
     perform copy_chain_1(source, at, target, from_run, run);
     insert into operations (thread_id, id, run_id, kind, name, namespace, turn, index, effect, digest, state, arguments,
                             result, failure_class, failure_message, attempts, created_at, updated_at, inherited_from)

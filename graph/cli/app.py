@@ -17,6 +17,7 @@ from standfast.graph.cli.exits import INTERRUPTED, REFUSED, code_of_error, sente
 from standfast.graph.cli.operators import operators
 from standfast.graph.cli.options import ApprovalId, ApprovalIds, As, Digest, Graph, Json, NoWait, Thread, token_file
 from standfast.graph.cli.output import note, prepare_streams
+from standfast.graph.cli.travel import travel
 from standfast.graph.cli.trusting import audit, groups
 
 Verb = Literal["approve", "reject", "respond", "withdraw"]
@@ -34,6 +35,7 @@ db: Final = typer.Typer(
     help="The embedded Postgres, used when no database is named.", invoke_without_command=True, rich_markup_mode=None
 )
 app.add_typer(operators)
+app.add_typer(travel)
 app.add_typer(db, name="db")
 app.add_typer(audit, name="audit")
 app.add_typer(groups, name="groups")
