@@ -37,6 +37,7 @@ StandfastError
 ├── DigestMismatch                  what was decided is not what is open
 ├── AlreadyFinished                 the run has ended
 ├── RunFailed                       a run that was driven for somebody else has not succeeded
+├── RunLimitReached                 the run has ended at its deadline, or its budget is spent; it can be given more
 ├── CancelPending                   the cancellation was asked for before, and the driver has not stopped yet
 ├── ClientKeyConflict               a client key that stands for another request
 ├── EventConflict                   an event id that stands for another event
@@ -242,6 +243,10 @@ class AlreadyFinished(StandfastError):
 
 class RunFailed(StandfastError):
     """A run that was driven for somebody else has not succeeded; its reason is in the message."""
+
+
+class RunLimitReached(StandfastError):
+    """The run has ended at its deadline or budget (`limit` says which); given more of it, it goes on."""
 
 
 class CancelPending(StandfastError):

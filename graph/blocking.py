@@ -158,9 +158,9 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `amembers`."""
         return self._wait(lambda: self.amembers(group, **options))
 
-    def retry(self, thread_id: object) -> Thread:
+    def retry(self, thread_id: object, **more: Any) -> Thread:
         """Blocking twin of `aretry`."""
-        return self._wait(self.aretry, thread_id)
+        return self._wait(lambda: self.aretry(thread_id, **more))
 
     def release(self, thread_id: object) -> str:
         """Blocking twin of `arelease`."""

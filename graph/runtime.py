@@ -215,6 +215,8 @@ class AsyncRuntime(TimeTravel, Operators, Outgoing, Keeping):
         - `documents`: files and folders that the run may search, read now and fixed; `report` hears of each.
         - `context`: kept with the run and given to every step.
         - `model`, `reports_dir`: for the built-in agent.
+        - `deadline`: seconds, a timedelta from now, or a datetime; and `budget`, a `Budget`. At either the run ends
+          as `failed`, for the reason `deadline` or `budget`, with all its work kept; `aretry` gives it more.
         - `client_key`: the same key twice is one run.
         - `on_busy`: if the thread has an unfinished run, `refuse` (the default), `queue` behind it, `withdraw`
           (queue, and take back what it asks people to decide) or `interrupt` (cancel it first).

@@ -74,7 +74,9 @@ def analysis_node(
             def on_text(text: str) -> None:
                 drive.tell("token", path, {"message": identifier, "attempt": attempt, "text": text})
 
+            await drive.limits.before_model_call()
             answer = await ask(model, tools, messages, config, on_text)
+            drive.limits.answered(answer)
             return answer.model_copy(update={"id": identifier})
 
         outcome = await drive.ledger.execute(call, policy, effect)
