@@ -145,7 +145,8 @@ create table approvals (
     requested_by   text not null,
     requested_at   timestamptz not null default standfast.now(),
     expires_at     timestamptz not null,
-    remind_at      timestamptz,
+    remind_at      timestamptz,                  -- when it is told of again, while it is open
+    remind_after   interval,
     decided_at     timestamptz,
     used_at        timestamptz,
     primary key (thread_id, id),
@@ -153,6 +154,7 @@ create table approvals (
 );
 create unique index approvals_id on approvals (id);
 create index approvals_open on approvals (requested_at) where state = 'open';
+create index approvals_remind on approvals (remind_at) where state = 'open' and remind_at is not null;
 
 create table decisions (
     thread_id     text not null,

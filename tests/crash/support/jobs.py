@@ -122,6 +122,16 @@ async def decide(runtime: Runtime, order: Order, directory: Path) -> None:
     await runtime.adecide(order["approval"], Said(order["verb"]), as_=Principal.vouched("approver@example.com"))
 
 
+async def vote(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
+    """Decide `approval` by `verb` as `who` once the file `go` is there; what was decided in the end, and by whom."""
+    await until(lambda: Path(order["go"]).exists())
+    try:
+        await runtime.adecide(order["approval"], Said(order["verb"]), as_=Principal.vouched(order["who"]))
+    except errors.AlreadyDecided as error:
+        return {"won": False, "decision": error.decision, "by": error.by}
+    return {"won": True, "decision": order["verb"], "by": order["who"]}
+
+
 async def look(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
     """See `picture`."""
     return await picture(runtime, order["thread"])
@@ -258,6 +268,7 @@ JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "ask_many": ask_many,
     "resume": resume,
     "decide": decide,
+    "vote": vote,
     "look": look,
     "dispatch": dispatch,
     "keep": keep,
