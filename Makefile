@@ -1,8 +1,8 @@
-# Four verbs. They use the Python of the environment that is active.
+# The verbs. They use the Python of the environment that is active.
 
 ARGS ?=
 
-.PHONY: install check test bench
+.PHONY: install check test bench chaos
 
 install:
 	python -m pip install -e ".[dev]"
@@ -19,3 +19,7 @@ test:
 
 bench:
 	python tests/benchmarks/bench.py $(ARGS)
+
+# A fleet under attack, three seeds: `make chaos ARGS="--seed 7 --threads 400"`. The last line is the totals, as JSON.
+chaos:
+	python -m tests.crash.chaos $(ARGS)

@@ -7,6 +7,7 @@ question of the graph (one interrupt): the first that ends withdraws the others,
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -66,7 +67,9 @@ class Waits:
         names = [one.name for one in open_waits if one.kind == "event"]
 
         async def work(conn: Connection) -> bool:
-            await conn.execute(_SQL["begin"], {**params, "names": names})
+            begun = await (await conn.execute(_SQL["begin"], {**params, "names": names})).fetchone()
+            if begun is None or not begun["held"]:
+                return True  # by ourselves; what has come since then is for the next driver
             for wait in open_waits:
                 await conn.execute(_SQL["put"], {**params, **self._row(lease.thread_id, wait)})
             await conn.execute(_SQL["withdraw"], {**params, "listed": [one.id for one in open_waits]})
@@ -96,7 +99,8 @@ class Waits:
         sealed = self._sealer.seal(value, at=at, where="answer", artifacts=seen)
         await Artifacts(self._database, self._sealer).refer_now(thread_id, seen)
         row = await self._database.fetch_one(
-            _SQL["answer"], {"thread": thread_id, "wait": wait_id, "answer": sealed, "who": who}
+            _SQL["answer"],
+            {"thread": thread_id, "wait": wait_id, "id": uuid.uuid4(), "answer": sealed, "who": who},
         )
         assert row is not None
         if row["verdict"] == "unknown":

@@ -30,10 +30,8 @@ from standfast.checkpoint.listing import OpenWait, RunRow
 from standfast.checkpoint.outbox import Delivery, Message
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.threads import Thread
-from standfast.graph.history import Diff, HistoryEntry
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
-from standfast.graph.time_travel import At
 from standfast.graph.timeline import Timeline
 from standfast.tools.artifacts import Source
 from standfast.tools.dispatcher import Dispatched
@@ -94,21 +92,13 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `acancel`."""
         return self._wait(self.acancel, thread_id)
 
-    def state(self, thread_id: object, *, at: str | None = None) -> StateSnapshot:
+    def state(self, thread_id: object) -> StateSnapshot:
         """Blocking twin of `astate`."""
-        return self._wait(lambda: self.astate(thread_id, at=at))
+        return self._wait(self.astate, thread_id)
 
-    def history(self, thread_id: object, *, limit: int | None = None, before: str | None = None) -> list[HistoryEntry]:
+    def history(self, thread_id: object, *, limit: int | None = None) -> list[StateSnapshot]:
         """Blocking twin of `ahistory`."""
-        return self._wait(lambda: self.ahistory(thread_id, limit=limit, before=before))
-
-    def diff(self, before: At, after: At) -> Diff:
-        """Blocking twin of `adiff`."""
-        return self._wait(lambda: self.adiff(before, after))
-
-    def fork(self, thread_id: object, **options: Any) -> Result:
-        """Blocking twin of `afork`."""
-        return self._wait(lambda: self.afork(thread_id, **options))
+        return self._wait(lambda: self.ahistory(thread_id, limit=limit))
 
     def timeline(self, thread_id: object) -> Timeline:
         """Blocking twin of `atimeline`."""
@@ -158,9 +148,9 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `amembers`."""
         return self._wait(lambda: self.amembers(group, **options))
 
-    def retry(self, thread_id: object, **more: Any) -> Thread:
+    def retry(self, thread_id: object) -> Thread:
         """Blocking twin of `aretry`."""
-        return self._wait(lambda: self.aretry(thread_id, **more))
+        return self._wait(self.aretry, thread_id)
 
     def release(self, thread_id: object) -> str:
         """Blocking twin of `arelease`."""

@@ -108,15 +108,17 @@ async def answer(
     """Record an answer to the one open question, or a map of question ids to answers."""
     if isinstance(given, Command):
         given = given.resume
-    waits = {one.id: one for one in await _open_questions(store, thread_id)}
-    if isinstance(given, Mapping) and given and given.keys() <= waits.keys():
+    known = {one.id: one for one in await _questions(store, thread_id)}
+    if isinstance(given, Mapping) and given and given.keys() <= known.keys():
+        # Also of questions that have been answered: a map that came second must not count as the answer of another.
         for identifier, value in given.items():
-            await _answer_one(store, operations, waits[identifier], value, thread_id, policy, as_)
+            await _answer_one(store, operations, known[identifier], value, thread_id, policy, as_)
         return
+    waits = {one.id: one for one in known.values() if one.state == "open"}
     if not waits:
-        known = await store.threads.get(thread_id)
+        thread = await store.threads.get(thread_id)
         raise errors.NothingToAnswer(
-            f"thread {thread_id!r} asks nothing (it is {known.status}); the answer was not used",
+            f"thread {thread_id!r} asks nothing (it is {thread.status}); the answer was not used",
             thread_id=thread_id,
         )
     if len(waits) > 1:
@@ -128,11 +130,11 @@ async def answer(
     await _answer_one(store, operations, next(iter(waits.values())), given, thread_id, policy, as_)
 
 
-async def _open_questions(store: Store, thread_id: str) -> list[Wait]:
+async def _questions(store: Store, thread_id: str) -> list[Wait]:
     known = await store.threads.get(thread_id)
     assert known.run_id is not None
     waits = await store.waits.of_run(thread_id, known.run_id)
-    return [one for one in waits if one.state == "open" and one.kind in ("approval", "question")]
+    return [one for one in waits if one.kind in ("approval", "question")]
 
 
 async def _answer_one(

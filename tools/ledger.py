@@ -125,10 +125,7 @@ class Ledger:
         attempt_once = self._transaction if policy.effect is Effect.TRANSACTIONAL else self._attempt
         while True:
             attempt = attempt_once(call, policy, effect, grant)
-            try:
-                outcome = await (attempt if policy.retry.on_cancel == "stop" else self._undisturbed(attempt))
-            except errors.ForkMayOnlyRead as refused:
-                return Outcome("failed", None, FailureClass.PERMANENT, str(refused))
+            outcome = await (attempt if policy.retry.on_cancel == "stop" else self._undisturbed(attempt))
             if isinstance(outcome, Outcome):
                 return outcome
             if isinstance(outcome, Undecided):

@@ -28,6 +28,7 @@ alter table waits add column name text;
 alter table waits add column match text;                -- a digest; null takes every event of the name
 alter table waits add column until timestamptz;         -- absolute: a crash does not move it
 alter table waits add column event_seq bigint;
+alter table waits add column answer_id uuid;            -- made by whoever answers: one that is sent again is recognised
 create index waits_for_events on waits (name) where state = 'open' and kind = 'event';
 create index waits_until on waits (thread_id, until) where state = 'open' and until is not null;
 create index waits_consumed on waits (event_seq, thread_id) where event_seq is not null;
@@ -105,7 +106,7 @@ language sql as $$
      where thread_id = thread and approval_id = approval and state = 'open';
 $$;
 
-create function answer_1(thread text, wait text, in_answer bytea, who text)
+create function answer_1(thread text, wait text, in_id uuid, in_answer bytea, who text)
 returns table (verdict text, answered_by text) language plpgsql as $$
 declare
     w waits%rowtype;
@@ -116,11 +117,16 @@ begin
         return query select 'unknown', null::text;
         return;
     end if;
+    if w.answer_id = in_id then
+        return query select 'done', who;
+        return;
+    end if;
     if w.state <> 'open' then
         return query select w.state, w.answered_by;
         return;
     end if;
-    update waits set state = 'answered', answer = in_answer, answered_by = who, ended_at = standfast.now()
+    update waits
+       set state = 'answered', answer = in_answer, answer_id = in_id, answered_by = who, ended_at = standfast.now()
      where thread_id = thread and id = wait;
     perform wake_1(thread);
     return query select 'done', who;
@@ -174,12 +180,11 @@ end $$;
 -- A run is closed with what it left open, and the next one opens with its own version. One that stops for a person
 -- after its cancellation was asked for is cancelled: nobody would come for it again.
 create function end_run_1(
-    thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea, at_limit text)
+    thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea)
 returns void language plpgsql as $$
 declare
     next_run runs%rowtype;
     in_doubt text;
-    moment timestamptz := standfast.now();  -- one for all that is withdrawn: a run that is opened again finds it by it
 begin
     perform 1 from runs
       where thread_id = thread and id = run and ended_epoch = held and state in (new_state, 'cancelled');
@@ -198,14 +203,14 @@ begin
     end if;
     update runs
        set state = new_state, reason = new_reason, outcome = coalesce(new_outcome, outcome),
-           ended_epoch = held, limit_reached = at_limit,
-           ended_at = case when new_state = 'needs_attention' then null else moment end
+           ended_epoch = held,
+           ended_at = case when new_state = 'needs_attention' then null else standfast.now() end
      where thread_id = thread and id = run and state in ('open', 'needs_attention');
     if new_state <> 'needs_attention' then
-        update approvals set state = 'withdrawn', decided_at = moment
+        update approvals set state = 'withdrawn', decided_at = standfast.now()
          where thread_id = thread and state = 'open';
         update threads set cancel_requested_at = null where id = thread;
-        update waits set state = 'withdrawn', ended_at = moment
+        update waits set state = 'withdrawn', ended_at = standfast.now()
          where thread_id = thread and state = 'open';
         update runs set state = 'open' where thread_id = thread and id = (
             select id from runs where thread_id = thread and state = 'queued' order by number limit 1)
@@ -251,8 +256,8 @@ end $$;
 create function accept_run_2(
     thread text, in_tenant text, in_owner text, in_graph text, in_version text, in_fingerprint text,
     run uuid, in_requested_by text, in_vouched boolean, in_model text, in_collection text,
-    in_input bytea, in_settings bytea, in_deadline timestamptz, in_budget bytea, in_client_key text,
-    in_input_digest text, on_busy text, holder text, worker text, seconds double precision)
+    in_input bytea, in_settings bytea, in_client_key text, in_input_digest text, on_busy text,
+    holder text, worker text, seconds double precision)
 returns table (verdict text, open_thread text, open_run uuid, open_state text, known_graph text,
                run_number integer, epoch bigint, head text)
 language plpgsql as $$
@@ -306,10 +311,10 @@ begin
     end if;
     select coalesce(max(number), 0) + 1 into number_now from runs where thread_id = thread;
     insert into runs (thread_id, id, number, tenant, version, fingerprint, client_key, input_digest, state,
-                      requested_by, vouched, model, collection_id, input, settings, deadline, budget)
+                      requested_by, vouched, model, collection_id, input, settings)
     values (thread, run, number_now, in_tenant, in_version, in_fingerprint, in_client_key, in_input_digest,
             case when busy then 'queued' else 'open' end, in_requested_by, in_vouched, in_model, in_collection,
-            in_input, in_settings, in_deadline, in_budget);
+            in_input, in_settings);
     if busy then
         if on_busy = 'interrupt' then
             update threads x set cancel_requested_at = coalesce(x.cancel_requested_at, standfast.now())
@@ -394,8 +399,10 @@ begin
 end $$;
 
 -- The locks of a thread that is about to wait for events of these names. Emitters of the names are kept out until
--- this transaction ends, so that either they see the wait or the wait sees their event.
-create function begin_park_1(thread text, held bigint, names text[]) returns void language plpgsql as $$
+-- this transaction ends, so that either they see the wait or the wait sees their event. False if the thread is parked
+-- already: this is a transaction that is sent again, because its answer was lost.
+create function begin_park_1(thread text, held bigint, names text[]) returns boolean
+language plpgsql as $$
 declare
     name text;
 begin
@@ -405,7 +412,8 @@ begin
         perform pg_advisory_xact_lock_shared(hashtextextended('event:' || name, 0));
     end loop;
     perform assert_lease_1(thread, held);
-    perform 1 from threads where id = thread for no key update;
+    perform 1 from threads where id = thread and lease_holder is not null for no key update;
+    return found;
 end $$;
 
 -- Look for events that came before their waits, each once for each thread. One that came too late does not count.

@@ -1,5 +1,5 @@
 -- name: begin
-select begin_park_1(%(thread)s, %(epoch)s, %(names)s)
+select begin_park_1(%(thread)s, %(epoch)s, %(names)s) as held
 
 -- name: put
 insert into waits (thread_id, id, run_id, kind, approval_id, node, request, interrupt_id, position, quorum, name,
@@ -27,7 +27,6 @@ select end_due_waits_1(%(thread)s, %(epoch)s)
 
 -- name: park
 select park_1(%(thread)s, %(epoch)s, least(
-    (select deadline from runs where thread_id = %(thread)s and id = %(run)s),
     (select min(expires_at) from approvals where thread_id = %(thread)s and state = 'open'),
     (select min(until) from waits where thread_id = %(thread)s and state = 'open'))) as parked
 
@@ -37,4 +36,4 @@ select id, run_id::text, kind, approval_id, node, request, state, answer, answer
   from waits where thread_id = %(thread)s and run_id = %(run)s order by opened_at, interrupt_id, position, id
 
 -- name: answer
-select verdict, answered_by from answer_1(%(thread)s, %(wait)s, %(answer)s, %(who)s)
+select verdict, answered_by from answer_1(%(thread)s, %(wait)s, %(id)s, %(answer)s, %(who)s)

@@ -37,7 +37,6 @@ _REFUSED: Final = (
     errors.ApprovalExpired,
     errors.DigestMismatch,
     errors.AlreadyFinished,
-    errors.RunLimitReached,
     errors.CancelPending,
     errors.ClientKeyConflict,
     errors.EventConflict,

@@ -328,6 +328,24 @@ async def test_a_question_and_a_timer_are_open_side_by_side(opened: Any, clock: 
         assert ("succeeded", {"Ada", "slept"}) == (result.status, set(result.values["got"]))
 
 
+async def test_an_answer_by_id_that_comes_second_is_not_taken_for_another_questions_answer(opened: Any) -> None:
+    async def asks(state: State) -> dict[str, Any]:
+        return {"got": [interrupt("which?")]}
+
+    graph = StateGraph(State)
+    for name in ("one", "two"):
+        graph.add_node(name, asks)
+        graph.add_edge(START, name)
+    async with opened(graph) as runtime:
+        result = await runtime.ainvoke({}, thread_id="t")
+        first, second = (one.id for one in result.questions)
+        assert "waiting" == (await runtime.aresume("t", {first: "yes"})).status
+        with pytest.raises(errors.AlreadyDecided):
+            await runtime.aresume("t", {first: "no"})
+        result = await runtime.aresume("t", {second: "me"})
+        assert ("succeeded", {"yes", "me"}) == (result.status, set(result.values["got"]))
+
+
 async def test_a_person_cannot_end_a_wait_for_a_time_or_an_event(opened: Any, query: Query) -> None:
     async def node(state: State) -> dict[str, Any]:
         ended = await first_of(event("a"), timer(for_=DAY))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import select
@@ -30,10 +31,10 @@ GRAPHS = "tests.crash.support.work_graphs"
 
 
 class Forge:
-    """The process that has everything imported. Orders are given from one thread."""
+    """The process that has everything imported, and `modules` too. Orders are given from one thread."""
 
-    def __init__(self) -> None:
-        command = [sys.executable, str(Path(__file__))]
+    def __init__(self, *modules: str) -> None:
+        command = [sys.executable, str(Path(__file__)), *modules]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._changed = threading.Condition()
         self._started: list[int] = []
@@ -164,6 +165,8 @@ def main() -> None:
     from tests.crash.support import work_graphs
 
     assert work_graphs.__name__ == GRAPHS
+    for module in sys.argv[1:]:
+        importlib.import_module(module)
     children: set[int] = set()
     unread = b""
     while True:

@@ -1,0 +1,38 @@
+"""`python -m tests.crash.chaos [--seed 1 2 3] [--threads 200] [--faults 60]`: the last line is the totals, as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from tests.crash.chaos.faults import KINDS
+from tests.crash.chaos.fire import Plan, Report, fire, summed
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="A fleet that is attacked while it works.")
+    parser.add_argument("--seed", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--threads", type=int, default=200)
+    parser.add_argument("--faults", type=int, default=60)
+    parser.add_argument("--workers", type=int, choices=(2, 3), default=3)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
+    parser.add_argument("--unfenced", action="store_true", help="without the fence: this must go wrong")
+    options = parser.parse_args()
+    reports: list[Report] = []
+    for seed in options.seed:
+        ashes = fire(
+            Plan(seed, options.threads, options.faults, options.workers, options.kinds, fenced=not options.unfenced)
+        )
+        print("\n".join((*ashes.told, *ashes.put_aside, *ashes.complaints)))
+        if ashes.folder is not None:
+            print(f"the logs are in {ashes.folder}")
+        print(ashes.report.line(), flush=True)
+        reports.append(ashes.report)
+    if len(reports) > 1:
+        print(json.dumps(summed(reports)))
+    return 0 if all(one.well for one in reports) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

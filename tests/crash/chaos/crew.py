@@ -1,0 +1,125 @@
+"""Worker processes, each on a network of its own, that come back when they are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final, Self
+
+from tests.crash.chaos.graphs import GRAPHS, PLACE
+from tests.crash.chaos.proxy import Proxy
+from tests.crash.support.fleet import Forge
+
+_WATCH_SECONDS: Final = 0.3
+
+
+class Post:
+    """A worker's place: one process after the other, on one network."""
+
+    def __init__(self, crew: Crew, number: int, proxy: Proxy) -> None:
+        self.proxy = proxy
+        self._crew = crew
+        self._number = number
+        self.pid = 0
+        self.wanted = False
+
+    def __repr__(self) -> str:
+        return f"worker {self._number}"
+
+    async def start(self) -> None:
+        self.pid = await self._crew.fork(self._number, self.proxy.url)
+        self.wanted = True
+
+    async def kill(self) -> None:
+        """SIGKILL, and wait for the end; nobody comes in its place before `start`."""
+        self.wanted = False
+        os.kill(self.pid, signal.SIGKILL)
+        await asyncio.to_thread(self._crew.forge.wait, self.pid, 30.0)
+
+    def halt(self) -> None:
+        """SIGSTOP."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """SIGCONT."""
+        os.kill(self.pid, signal.SIGCONT)
+
+    @property
+    def alive(self) -> bool:
+        return self._crew.forge.alive(self.pid)
+
+    def rss(self) -> int:
+        """Bytes of memory that the process has."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+class Crew:
+    """`size` posts before the server at `url`."""
+
+    def __init__(
+        self,
+        url: str,
+        size: int,
+        folder: Path,
+        *,
+        lease: float,
+        concurrency: int = 20,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._url = url
+        self._size = size
+        self._folder = folder
+        self._concurrency = concurrency
+        self._environment = {
+            "STANDFAST_LEASE_SECONDS": str(lease),
+            "STANDFAST_POOL_SIZE": "8",
+            "STANDFAST_RETRY_SECONDS": "10",
+            **(env or {}),
+        }
+        self._ordering = asyncio.Lock()  # the forge takes its orders one at a time
+        self._stack = AsyncExitStack()
+        self.forge = Forge(PLACE)
+        self._watching: asyncio.Task[None]
+        self.posts: list[Post] = []
+
+    async def fork(self, number: int, url: str) -> int:
+        arguments = ["worker", "--name", f"worker-{number}", "--concurrency", str(self._concurrency), "--grace", "5"]
+        arguments += [part for one in GRAPHS for part in ("--graph", f"{one}={PLACE}:{one}")]
+        order = {
+            "arguments": arguments,
+            "environment": {**self._environment, "STANDFAST_DATABASE_URL": url},
+            "log": str(self._folder / f"worker-{number}.log"),
+        }
+        async with self._ordering:
+            return await asyncio.to_thread(lambda: self.forge.fork(**order))
+
+    async def __aenter__(self) -> Self:
+        self._stack.enter_context(self.forge)
+        for number in range(self._size):
+            proxy = await self._stack.enter_async_context(Proxy(self._url))
+            self.posts.append(Post(self, number, proxy))
+        for post in self.posts:
+            await post.start()
+        self._watching = asyncio.create_task(self._watch())
+        return self
+
+    async def _watch(self) -> None:
+        """Start those again that have ended by themselves, as one does that finds no database at its start."""
+        while True:
+            await asyncio.sleep(_WATCH_SECONDS)
+            for post in self.posts:
+                if post.wanted and not post.alive:
+                    await post.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
+        for post in self.posts:
+            if post.alive:
+                await post.kill()
+        await self._stack.aclose()

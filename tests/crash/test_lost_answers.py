@@ -1,0 +1,96 @@
+"""A commit whose answer is lost on the way: it is sent again, and recognised as our own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from standfast.checkpoint.database import Database
+from standfast.checkpoint.lease import claim
+from standfast.checkpoint.store import Store
+from standfast.checkpoint.stored_types import TypeRegistry
+from standfast.graph import Runtime
+from tests.crash.chaos.proxy import Proxy
+from tests.crash.support.work_graphs import asking, waiting
+from tests.servers.fixtures import Eventually
+
+Query = Callable[..., list[tuple[Any, ...]]]
+PATIENCE = 10.0
+
+
+@pytest.fixture
+async def network(database_url: str) -> AsyncIterator[Proxy]:
+    async with Proxy(database_url) as network:
+        yield network
+
+
+@pytest.fixture
+async def far(network: Proxy) -> AsyncIterator[Store]:
+    """The rows, by way of that network."""
+    database = Database(network.url, pool_size=2)
+    await database.open()
+    yield Store.over(database, TypeRegistry())
+    await database.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.guarantee("G1")
+async def test_an_answer_whose_commit_was_not_heard_of_is_still_ones_own(
+    database_url: str, network: Proxy, far: Store, query: Query
+) -> None:
+    async with Runtime(asking(), database_url=database_url) as runtime:
+        asked = await runtime.ainvoke({}, thread_id="t")
+        cut = asyncio.create_task(network.cut_commit("after", PATIENCE, smallest=0))
+        await asyncio.sleep(0)
+        await far.waits.answer("t", asked.questions[0].id, "the second one", "ann")
+
+        assert await cut
+        assert [("answered", "ann")] == query("select state, answered_by from waits")
+        assert "the second one" == (await runtime.aresume("t")).values["answer"]
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.guarantee("G7")
+async def test_a_thread_that_parked_unheard_and_was_woken_since_is_left_to_the_next_driver(
+    database_url: str, network: Proxy, far: Store, query: Query
+) -> None:
+    """Going on, the driver would have taken the wake-up without a lease: dying then, it would have lost the thread."""
+    async with Runtime(waiting(), database_url=database_url) as runtime:
+        await runtime.ainvoke({}, thread_id="t")
+        [wait] = await runtime.store.waits.of_run("t", (await runtime.store.threads.get("t")).run_id or "")
+        lease = await claim(far.database, "t", seconds=60)
+        cut = asyncio.create_task(network.cut_commit("after", PATIENCE))
+        parking = asyncio.create_task(far.waits.park(lease, wait.run_id, [wait]))
+        assert await cut
+        network.hang()
+        await until(lambda: query("select lease_holder from threads") == [(None,)])
+        assert 1 == await runtime.aemit("go", "now", id="1")
+        network.heal()
+
+        assert await parking, "the driver went on without a lease"
+        assert [(True, None)] == query("select due_at is not null, lease_holder from threads")
+        assert "now" == (await runtime.aresume("t")).values["answer"]
+
+
+@pytest.mark.guarantee("G1")
+async def test_a_step_whose_commit_was_not_heard_of_is_one_step(
+    database_url: str, network: Proxy, query: Query, eventually: Eventually
+) -> None:
+    async with Runtime(asking(), database_url=network.url) as runtime:
+        for number in range(8):
+            cut = asyncio.create_task(network.cut_commit("before" if number % 2 else "after", PATIENCE))
+            await asyncio.sleep(0)
+            result = await runtime.ainvoke({}, thread_id=f"t-{number}")
+            assert await cut
+            assert "waiting" == result.status
+            ended = await runtime.aresume(f"t-{number}", "yes")
+            assert ("succeeded", "yes") == (str(ended.status), ended.values["answer"])
+    assert [(8, 8)] == query("select count(*), count(distinct thread_id) from runs")
