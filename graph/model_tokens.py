@@ -6,28 +6,32 @@ streams its answers, and what is stored must not depend on who listens.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import UUID
 
-from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, GenerationChunk, LLMResult
-from langchain_core.tracers._streaming import _StreamingCallbackHandler
 from langgraph.constants import TAG_NOSTREAM
+from langgraph.pregel._messages import StreamMessagesHandler
 
 from standfast.nodes.models import TOLD
 
 Tell = Callable[[str, tuple[str, ...], Any], None]
 
 
-class ModelTokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
-    """A handler for the callbacks of one drive. `tell` takes an event's kind, path and data, from any thread."""
+class ModelTokens(StreamMessagesHandler):
+    """A handler for the callbacks of one drive. `tell` takes an event's kind, path and data, from any thread.
+
+    It is of LangGraph's own class because LangGraph streams every node's graph, and so lets the whole state of a
+    subgraph out, for the sake of any other handler that makes models stream; a test watches that.
+    """
 
     run_inline = True
     ignore_chain = ignore_agent = ignore_retriever = ignore_retry = ignore_custom_event = True
 
     def __init__(self, tell: Tell) -> None:
+        super().__init__(lambda _: None, subgraphs=True)
         self._tell = tell
         self._calls: dict[UUID, tuple[tuple[str, ...], str]] = {}  # the way to the node, the message's id
 
@@ -74,12 +78,6 @@ class ModelTokens(BaseCallbackHandler, _StreamingCallbackHandler[Any]):
         text = None if streamed else str(message.text)
         identifier = streamed or message.id or f"lc_run--{run_id}"
         self._tell("answer", path, {"message": identifier, "attempt": 1, "text": text})
-
-    def tap_output_aiter(self, run_id: UUID, output: AsyncIterator[Any]) -> AsyncIterator[Any]:
-        return output
-
-    def tap_output_iter(self, run_id: UUID, output: Iterator[Any]) -> Iterator[Any]:
-        return output
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         path, message = self._calls.pop(run_id, ((), ""))

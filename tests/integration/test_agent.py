@@ -498,3 +498,15 @@ async def test_the_oldest_of_many_questions_is_answerable_alone(opened: Open, re
     assert "waiting" == after.status
     assert 100 == len(after.approvals)
     assert [oldest.arguments["text"]] == [one["report"]["body"]["text"] for one in reports_server.effects()]
+
+
+async def test_calls_of_one_turn_do_not_mix_while_models_are_streamed(opened: Open) -> None:
+    @operation(policy=READ)
+    async def twice(number: int) -> int:
+        """Twice the number."""
+        return 2 * number
+
+    request = script([call("twice", number=1), call("twice", number=2)], "Both are known.")
+    async with opened(twice, stream_models=True) as runtime:
+        result = await runtime.ainvoke(request, thread_id="t")
+    assert ("succeeded", ["2", "4"]) == (result.status, texts(result))
