@@ -222,6 +222,7 @@ class Approvals:
             "requested_by": request.requested_by,
             "expires_at": expires_at,
             "remind_at": None if terms.remind_after is None else now + terms.remind_after,
+            "remind_after": terms.remind_after,
         }
 
         told = self._outbox.send(lease.thread_id, call.run_id, [self._opened(lease, identifier, request, expires_at)])
@@ -391,6 +392,32 @@ class Approvals:
             "expires_at": expires_at,
         }
         return self._outbox.new(message_id(identifier, "opened"), "approval.opened", lease.thread_id, payload)
+
+    async def remind(self, *, most: int = 100) -> int:
+        """Tell again of what has been open for long enough; how many were told of.
+
+        The message and the next time are one transaction, so that a reminder is neither lost nor sent twice.
+        """
+
+        async def work(conn: Connection) -> int:
+            rows = await (await conn.execute(_SQL["to_remind"], {"most": most})).fetchall()
+            for row in rows:
+                payload = {
+                    "approval_id": row["id"],
+                    "thread_id": row["thread_id"],
+                    "run_id": row["run"],
+                    "operation": row["operation"],
+                    "requested_by": row["requested_by"],
+                    "expires_at": row["expires_at"],
+                }
+                identifier = message_id(row["id"], "reminder", row["remind_at"].isoformat())
+                message = self._outbox.new(identifier, "approval.reminder", row["thread_id"], payload)
+                for statement, values in self._outbox.send(row["thread_id"], row["run"], [message]):
+                    await conn.execute(statement, values)
+                await conn.execute(_SQL["reminded"], {"thread": row["thread_id"], "id": row["id"]})
+            return len(rows)
+
+        return await self._database.run(work)
 
     def _seal(self, thread_id: str, identifier: str, column: str, value: Any) -> bytes:
         return self._sealer.seal(value, at=("approvals", thread_id, identifier, column))

@@ -36,6 +36,7 @@ _SQLSTATES: Final[dict[str, type[errors.StandfastError]]] = {
     "SF003": errors.NotGranted,
     "SF004": errors.OperationMismatch,
     "SF005": errors.UnknownArtifact,
+    "SF009": errors.ForkMayOnlyRead,
 }
 _RETRIED: Final = {"40001", "40P01"}  # serialization failure, deadlock: the transaction left nothing
 _AWAY: Final = ("08", "57P")  # connection exceptions; shutdown, crash, start-up

@@ -19,6 +19,7 @@ StandfastError
 ├── NotAuthenticated                the credential does not prove who acts: nothing was done
 │   └── AuthenticatorUnavailable    who acts cannot be established now (transient)
 ├── UnknownThread
+├── UnknownCheckpoint               the thread has no such checkpoint
 ├── UnknownApproval
 ├── UnknownArtifact                 no artifact has this id, or its bytes are gone
 ├── UnknownMessage                  no message of the outbox has this id
@@ -36,6 +37,7 @@ StandfastError
 ├── DigestMismatch                  what was decided is not what is open
 ├── AlreadyFinished                 the run has ended
 ├── RunFailed                       a run that was driven for somebody else has not succeeded
+├── RunLimitReached                 the run has ended at its deadline, or its budget is spent; it can be given more
 ├── CancelPending                   the cancellation was asked for before, and the driver has not stopped yet
 ├── ClientKeyConflict               a client key that stands for another request
 ├── EventConflict                   an event id that stands for another event
@@ -53,6 +55,7 @@ StandfastError
 ├── OperationError
 │   ├── OperationMismatch           one operation id, two different calls
 │   ├── NotGranted                  no valid, unused grant for this operation
+│   ├── ForkMayOnlyRead             a new effect in a fork that was made without leave for it
 │   ├── DeliveryFailed              a channel did not take a message
 │   └── ModelFailed                 the model did not answer, after the attempts it is given (transient)
 └── UsageError                      the API is used in a way that cannot work
@@ -170,6 +173,10 @@ class UnknownThread(StandfastError):
     """No thread has this id."""
 
 
+class UnknownCheckpoint(StandfastError):
+    """The thread has no such checkpoint, or the beginning that was given fits several."""
+
+
 class UnknownApproval(StandfastError):
     """No approval has this id."""
 
@@ -236,6 +243,10 @@ class AlreadyFinished(StandfastError):
 
 class RunFailed(StandfastError):
     """A run that was driven for somebody else has not succeeded; its reason is in the message."""
+
+
+class RunLimitReached(StandfastError):
+    """The run has ended at its deadline or budget (`limit` says which); given more of it, it goes on."""
 
 
 class CancelPending(StandfastError):
@@ -314,6 +325,10 @@ class NotGranted(OperationError):
 
 class DeliveryFailed(OperationError):
     """A channel did not take a message; `permanent` says that it never will, `retry_after` how long to wait."""
+
+
+class ForkMayOnlyRead(OperationError):
+    """A new effect in a fork that was made without leave for it; nothing was done."""
 
 
 class ModelFailed(OperationError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata, resources
 from typing import Final
@@ -17,6 +17,7 @@ from typing import Final
 import psycopg
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.store.postgres.aio import AsyncPostgresStore
+from packaging.version import Version
 from procrastinate.schema import SchemaManager
 
 from standfast.checkpoint import errors
@@ -102,11 +103,17 @@ async def is_current(conn: Connection) -> bool:
                 number=number,
             )
     versions = {row["component"]: row["version"] for row in rows if row["component"] != "standfast"}
-    return done.keys() == known.keys() and versions == _versions()
+    return done.keys() == known.keys() and not _behind(versions)
 
 
-def _versions() -> dict[str, str]:
-    return {name: metadata.version(name) for name in ("langgraph-checkpoint-postgres", "procrastinate")}
+def _behind(versions: Mapping[str, str]) -> dict[str, str]:
+    """What this process would bring up to date: a newer version than its own, of a rolling deploy, it leaves alone."""
+    own = {name: metadata.version(name) for name in ("langgraph-checkpoint-postgres", "procrastinate")}
+    return {
+        name: version
+        for name, version in own.items()
+        if name not in versions or Version(versions[name]) < Version(version)
+    }
 
 
 async def _take_lock(conn: Connection, report: Callable[[str], None]) -> None:
@@ -140,9 +147,7 @@ async def _third_parties(conn: Connection, report: Callable[[str], None]) -> lis
     cursor = await conn.execute("select component, version from standfast.migrations where component <> 'standfast'")
     known = {row["component"]: row["version"] for row in await cursor.fetchall()}
     applied = []
-    for component, version in _versions().items():
-        if known.get(component) == version:
-            continue
+    for component, version in _behind(known).items():
         report(f"{component} {version}")
         if component == "procrastinate":
             await _procrastinate(conn)

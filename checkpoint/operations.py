@@ -485,6 +485,19 @@ class Operations:
             for row in rows
         ]
 
+    async def model_calls(self, lease: Lease, run_id: str) -> int:
+        """How often the run has called its model, this drive's calls in flight not counted."""
+        params = {"thread": lease.thread_id, "run": run_id, "epoch": lease.epoch}
+        row = await self._database.fetch_one(_SQL["model_calls"], params)
+        assert row is not None
+        return int(row["calls"])
+
+    async def steps(self, thread_id: str, run_id: str) -> int:
+        """How many steps of the run are on record, those of nested graphs included."""
+        row = await self._database.fetch_one(_SQL["steps"], {"thread": thread_id, "run": run_id})
+        assert row is not None
+        return int(row["steps"])
+
     async def forgive(self, thread_id: str, run_id: str) -> None:
         """Give what the run has not finished a fresh budget of attempts, because a person said so."""
         await self._database.fetch_none(_SQL["forgive"], {"thread": thread_id, "run": run_id})

@@ -60,12 +60,12 @@ class StepMessages:
                 self._of_task[tasks] = known
             return known[1].add(topic, payload, key)
 
-    def take(self, task: str | None = None, *, failed: bool = False) -> Sequence[Rider]:
-        """The statements for what a task and those inside it (None: all) have sent; of a failed one none."""
+    def take(self, task: str, *, failed: bool = False) -> Sequence[Rider]:
+        """The statements for what a task and those inside it have sent; of a failed one none."""
         if not self._of_task:
             return ()
         with self._lock:
-            ended = [tasks for tasks in self._of_task if task is None or task in tasks]
+            ended = [tasks for tasks in self._of_task if task in tasks]
             taken = [self._of_task.pop(tasks)[1] for tasks in ended]
         return [] if failed else [rider for one in taken for rider in one.riders()]
 

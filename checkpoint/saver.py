@@ -137,7 +137,8 @@ class LeasedSaver(AsyncPostgresSaver):
         )
         self._refer(seen)
         self._held.extend((statement, row) for row in rows)
-        self._hold_messages(task_id, failed=any(channel == ERROR for channel, _ in writes))
+        if self.messages is not None:
+            self._held.extend(self.messages.take(task_id, failed=any(channel == ERROR for channel, _ in writes)))
         if any(channel in _AT_ONCE for channel, _ in writes):
             await self.aflush()
         else:
@@ -202,15 +203,6 @@ class LeasedSaver(AsyncPostgresSaver):
         new = {sha256: one for sha256, one in seen.items() if sha256 not in self._referred}
         self._held.extend(self._artifacts.refer(self.lease.thread_id, new))
         self._referred.update(new)
-
-    def _hold_messages(self, task_id: str | None = None, *, failed: bool = False) -> None:
-        if self.messages is not None:
-            self._held.extend(self.messages.take(task_id, failed=failed))
-
-    async def aflush_messages(self) -> None:
-        """Commit what is held, and what steps that now wait have sent so far."""
-        self._hold_messages()
-        await self.aflush()
 
     async def aflush(self) -> None:
         """Commit what is held. Call it before anybody is told of an interrupt or an end."""

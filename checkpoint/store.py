@@ -11,6 +11,7 @@ from standfast.checkpoint.codec import Codec
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.events import Events
+from standfast.checkpoint.forks import Forks
 from standfast.checkpoint.groups import Groups
 from standfast.checkpoint.memory import Memory
 from standfast.checkpoint.operations import Operations
@@ -39,6 +40,7 @@ class Store:
     groups: Groups
     audit: Audit
     memory: Memory
+    forks: Forks
     outbox: Outbox
     artifacts: Artifacts
 
@@ -65,6 +67,7 @@ class Store:
             Groups(database),
             Audit(database),
             Memory(database, sealer),
+            Forks(database, sealer),
             outbox,
             kept,
         )

@@ -18,6 +18,7 @@ from psycopg.rows import DictRow
 from standfast.checkpoint import errors
 from standfast.checkpoint.artifact import Seen
 from standfast.checkpoint.artifacts import Artifacts
+from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease, claimed, new_holder, worker_name
 from standfast.checkpoint.outbox import Outbox
@@ -28,6 +29,8 @@ from standfast.checkpoint.statements import statements
 _SQL = statements("threads")
 
 OnBusy = Literal["refuse", "queue", "withdraw", "interrupt"]
+Reopened = Literal["reopened", "deadline", "budget", "nothing"]
+"""What became of a retry: `deadline` and `budget` say that the run ended there and needs more of it."""
 
 
 class Status(StrEnum):
@@ -89,6 +92,8 @@ class NewRun:
     client_key: str | None = None
     input_digest: str | None = None
     on_busy: OnBusy = "refuse"
+    deadline: datetime | None = None
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,8 @@ class Run:
     outcome: Any
     accepted_at: datetime
     ended_at: datetime | None
+    deadline: datetime | None = None
+    budget: Budget | None = None
 
 
 @dataclass(frozen=True)
@@ -152,6 +159,8 @@ class Threads:
             "collection": new.collection_id,
             "input": self._sealer.seal(new.input, at=(*at, "input"), where="input", artifacts=seen),
             "settings": self._sealer.seal(_settings_dict(new.settings), at=(*at, "settings"), where="settings"),
+            "deadline": new.deadline,
+            "budget": self._sealed_budget(new.thread_id, new.run_id, new.budget),
             "client_key": new.client_key,
             "input_digest": new.input_digest,
             "on_busy": new.on_busy,
@@ -191,15 +200,26 @@ class Threads:
             outcome=None,
             accepted_at=row["accepted_at"],
             ended_at=None,
+            deadline=new.deadline,
+            budget=new.budget,
         )
         if holder is None or row["epoch"] is None:
             return run, None
         assert lease_seconds is not None
         return run, claimed(new.thread_id, holder, lease_seconds, row["epoch"], row["head"])
 
-    async def retry(self, thread_id: str) -> bool:
-        """Make a run that needs attention due again, because somebody said so; False if it does not need any."""
-        return await self._database.fetch_one(_SQL["retry"], {"thread": thread_id}) is not None
+    async def retry(
+        self, thread_id: str, *, deadline: datetime | None = None, budget: Budget | None = None
+    ) -> Reopened:
+        """Make the thread's run due again, because somebody said so, with another deadline or budget if given."""
+        run_id = (await self.get(thread_id)).run_id
+        sealed = self._sealed_budget(thread_id, str(run_id), budget)
+        row = await self._database.fetch_one(
+            _SQL["retry"], {"thread": thread_id, "deadline": deadline, "budget": sealed}
+        )
+        assert row is not None
+        verdict: Reopened = row["verdict"]
+        return verdict
 
     async def take_due(self, lease: Lease) -> bool:
         """Mark what is due as seen; True if cancellation was asked for."""
@@ -215,6 +235,7 @@ class Threads:
         *,
         reason: str | None = None,
         outcome: Any = None,
+        limit: Literal["deadline", "budget"] | None = None,
         riders: Sequence[Rider] = (),
     ) -> None:
         """End the run, withdraw what it still asks, give the lease up; the next queued run becomes due.
@@ -232,6 +253,7 @@ class Threads:
             "state": state,
             "reason": storable_text(reason),
             "outcome": sealed,
+            "limit": limit,
         }
         told = None if run_id is None else self._outbox.run_end(lease.thread_id, run_id, lease.epoch, reason)
 
@@ -290,7 +312,7 @@ class Threads:
 
     def _run(self, thread_id: str, row: DictRow) -> Run:
         at = ("runs", thread_id, row["id"])
-        outcome = row["outcome"]
+        outcome, budget = row["outcome"], row["budget"]
         return Run(
             thread_id=thread_id,
             id=row["id"],
@@ -306,7 +328,14 @@ class Threads:
             outcome=None if outcome is None else self._sealer.unseal(outcome, at=(*at, "outcome")),
             accepted_at=row["accepted_at"],
             ended_at=row["ended_at"],
+            deadline=row["deadline"],
+            budget=None if budget is None else Budget.of_stored(self._sealer.unseal(budget, at=(*at, "budget"))),
         )
+
+    def _sealed_budget(self, thread_id: str, run_id: str, budget: Budget | None) -> bytes | None:
+        if budget is None:
+            return None
+        return self._sealer.seal(budget.as_stored(), at=("runs", thread_id, run_id, "budget"), where="budget")
 
 
 def _refuse(new: NewRun, row: DictRow) -> None:

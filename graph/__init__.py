@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from standfast.checkpoint.approvals import Approval
     from standfast.checkpoint.artifact import Artifact
+    from standfast.checkpoint.budget import Budget, Price
     from standfast.checkpoint.events import Event
     from standfast.checkpoint.outbox import Delivery, Message
     from standfast.checkpoint.stored_types import TypeRegistry
@@ -59,6 +60,7 @@ __all__ = [
     "Artifact",
     "Authenticator",
     "Backoff",
+    "Budget",
     "CannotTell",
     "Channel",
     "Condition",
@@ -79,6 +81,7 @@ __all__ = [
     "OutcomeContext",
     "Pending",
     "Policy",
+    "Price",
     "Principal",
     "Redelivery",
     "Registry",
@@ -153,6 +156,8 @@ _HOMES: Final = {
     "Principal": "standfast.tools.principals",
     "Redelivery": "standfast.tools.channels",
     "Registry": "standfast.tools.operations",
+    "Budget": "standfast.checkpoint.budget",
+    "Price": "standfast.checkpoint.budget",
     "Result": "standfast.graph.result",
     "RetryPolicy": "standfast.tools.retries",
     "Rule": "standfast.tools.rules",

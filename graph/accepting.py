@@ -10,10 +10,12 @@ import hashlib
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import NewRun, OnBusy
@@ -25,6 +27,7 @@ from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
 from standfast.tools.readers import ReadDocument, SkippedFile
 
+Deadline = float | timedelta | datetime
 OnFile = Callable[[ReadDocument | SkippedFile], None]
 
 
@@ -54,6 +57,8 @@ class Options:
     report: OnFile | None = None
     client_key: str | None = None
     on_busy: OnBusy = "refuse"
+    deadline: Deadline | None = None
+    budget: Budget | None = None
 
 
 def principal_of(given: Principal | None) -> Principal:
@@ -94,7 +99,36 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
         client_key=key,
         input_digest=None if key is None else _digest(store, request, options, collection),
         on_busy=options.on_busy,
+        deadline=await deadline_of(store, options.deadline),
+        budget=budget_of(options.budget),
     )
+
+
+async def deadline_of(store: Store, given: Deadline | None) -> datetime | None:
+    """A deadline as a moment; seconds and durations count from now, by the database's clock.
+
+    Raises `InvalidRequest`.
+    """
+    if given is None:
+        return None
+    if isinstance(given, datetime):
+        if given.utcoffset() is None:
+            raise errors.InvalidRequest(f"a deadline is a datetime with a time zone, not {given!r}")
+        return given
+    try:
+        left = given if isinstance(given, timedelta) else timedelta(seconds=given)
+        if left <= timedelta(0):
+            raise errors.InvalidRequest(f"a deadline lies ahead, so it is not in {left}")
+        return await store.database.clock() + left
+    except (TypeError, ValueError, OverflowError) as error:
+        raise errors.InvalidRequest(f"a deadline is seconds, a timedelta or a datetime, not {given!r}") from error
+
+
+def budget_of(given: Budget | None) -> Budget | None:
+    """A usable budget. Raises `InvalidRequest`."""
+    if given is not None and not isinstance(given, Budget):
+        raise errors.InvalidRequest(f"a budget is a Budget, such as Budget(model_calls=20), not {given!r}")
+    return given
 
 
 def _digest(store: Store, request: Any, options: Options, collection: str | None) -> str:

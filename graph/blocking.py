@@ -30,8 +30,10 @@ from standfast.checkpoint.listing import OpenWait, RunRow
 from standfast.checkpoint.outbox import Delivery, Message
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.threads import Thread
+from standfast.graph.history import Diff, HistoryEntry
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
+from standfast.graph.time_travel import At
 from standfast.graph.timeline import Timeline
 from standfast.tools.artifacts import Source
 from standfast.tools.dispatcher import Dispatched
@@ -92,13 +94,21 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `acancel`."""
         return self._wait(self.acancel, thread_id)
 
-    def state(self, thread_id: object) -> StateSnapshot:
+    def state(self, thread_id: object, *, at: str | None = None) -> StateSnapshot:
         """Blocking twin of `astate`."""
-        return self._wait(self.astate, thread_id)
+        return self._wait(lambda: self.astate(thread_id, at=at))
 
-    def history(self, thread_id: object, *, limit: int | None = None) -> list[StateSnapshot]:
+    def history(self, thread_id: object, *, limit: int | None = None, before: str | None = None) -> list[HistoryEntry]:
         """Blocking twin of `ahistory`."""
-        return self._wait(lambda: self.ahistory(thread_id, limit=limit))
+        return self._wait(lambda: self.ahistory(thread_id, limit=limit, before=before))
+
+    def diff(self, before: At, after: At) -> Diff:
+        """Blocking twin of `adiff`."""
+        return self._wait(lambda: self.adiff(before, after))
+
+    def fork(self, thread_id: object, **options: Any) -> Result:
+        """Blocking twin of `afork`."""
+        return self._wait(lambda: self.afork(thread_id, **options))
 
     def timeline(self, thread_id: object) -> Timeline:
         """Blocking twin of `atimeline`."""
@@ -148,9 +158,9 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `amembers`."""
         return self._wait(lambda: self.amembers(group, **options))
 
-    def retry(self, thread_id: object) -> Thread:
+    def retry(self, thread_id: object, **more: Any) -> Thread:
         """Blocking twin of `aretry`."""
-        return self._wait(self.aretry, thread_id)
+        return self._wait(lambda: self.aretry(thread_id, **more))
 
     def release(self, thread_id: object) -> str:
         """Blocking twin of `arelease`."""

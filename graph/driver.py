@@ -27,20 +27,25 @@ from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Run, Status
 from standfast.checkpoint.waits import Wait
 from standfast.graph.changed import Graph
+from standfast.graph.control import DriveControl
 from standfast.graph.due import Ask, Done, Due, Go
 from standfast.graph.events import event_of
 from standfast.graph.model_tokens import ModelTokens
 from standfast.graph.parts import Mode, Parts
 from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
+from standfast.graph.steps import SteppingSaver
 from standfast.graph.tap import Tap
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import KEY, Drive
 from standfast.tools.halts import Later, NeedsPerson
 from standfast.tools.ledger import Ledger
+from standfast.tools.limits import LimitReached, Limits, Name
+from standfast.tools.lineage import Lineage
 
 MOST_CRASHES: Final = 5
+_LONGEST_TIMER: Final = 86_400.0  # seconds; every step looks at the database's clock
 _MODES: Final[frozenset[Mode]] = frozenset({"values", "tasks", "custom"})
 
 
@@ -73,7 +78,7 @@ class Driver:
         self._lease = lease
         self._run = run
         messages = StepMessages(store.outbox, lease.thread_id, run.id)
-        self._saver = LeasedSaver(store.database, store.sealer, lease, messages=messages)
+        self._saver = self._saver_for(run, store, lease, messages)
         self._events = Recorder(
             store.run_events, lease, run, last=last_event, flush=self._saver.aflush, on_event=on_event
         )
@@ -85,6 +90,8 @@ class Driver:
         if self._graph.store is None:
             self._graph.store = store.memory
         self._due = Due(store, self._graph, self._saver, lease, run)
+        self._limits = Limits(run, store.operations, lease, store.database.clock)
+        self._limit: LimitReached | None = None
         drive = Drive(
             run=run,
             lease=lease,
@@ -93,9 +100,11 @@ class Driver:
             approvals=store.approvals,
             documents=store.documents,
             memory=store.memory,
+            lineage=Lineage(store.forks, run),
             clock=store.database.clock,
             messages=messages,
             artifacts=ThreadArtifacts(store.artifacts, store.sealer.codec, lease.thread_id),
+            limits=self._limits,
             tell=self._events.add,
             policy=policy or ApprovalPolicy(),
         )
@@ -111,7 +120,7 @@ class Driver:
         self._callbacks = [ModelTokens(self._events.add)] if stream_models else []
         self._began: dict[str, float] = {}
         self._cancelled = lease.cancel_requested
-        self._control = control or RunControl()
+        self._control = DriveControl(control)
         self._keep_on_error = keep_on_error
 
     async def drive(self) -> Result:
@@ -141,13 +150,21 @@ class Driver:
             if self._cancelled:
                 return await self._end(Status.CANCELLED, reason="cancelled on request")
             step, values = await self._due.next()
+            if not isinstance(step, Done):
+                self._limit = self._limit or await self._limits.before_step()
+                if self._limit is not None:
+                    return await self._end_at(self._limit)
             if isinstance(step, Go):
                 try:
                     values = await self._go(loop, step.input)
                 except _Stopped:
-                    self._cancelled = True
+                    self._cancelled = self._limit is None
                     continue
+                except LimitReached as limit:
+                    return await self._end_at(limit)
                 except GraphDrained:
+                    if self._limit is not None:
+                        return await self._end_at(self._limit)
                     await self._let_go()
                     return Result(self._lease.thread_id, self._run.id, Status.QUEUED, drained=True)
                 except NeedsPerson as halt:
@@ -174,7 +191,6 @@ class Driver:
     # -- going on
 
     async def _go(self, loop: asyncio.AbstractEventLoop, value: Any) -> Mapping[str, Any]:
-        work = loop.create_task(self._invoke(value))
         stopped = False
 
         def stop() -> None:
@@ -183,8 +199,17 @@ class Driver:
                 stopped = True
                 work.cancel()
 
+        def late() -> None:
+            self._limit = self._limits.late()
+            stop()
+
+        left = await self._limits.seconds_left()
+        if left is not None:
+            self._limits.ends_at = time.monotonic() + left
+        timer = None if left is None else loop.call_later(min(left, _LONGEST_TIMER), late)
         self._lease.on_cancel = lambda: loop.call_soon_threadsafe(stop)
         self._lease.on_lost = lambda: loop.call_soon_threadsafe(work.cancel)
+        work = loop.create_task(self._invoke(value))
         try:
             values = await work
         except asyncio.CancelledError:
@@ -197,6 +222,8 @@ class Driver:
                 raise _Stopped from None
             raise
         finally:
+            if timer is not None:
+                timer.cancel()
             self._lease.on_cancel = self._lease.on_lost = lambda: None
         await self._saver.aflush()
         if stopped:  # by whoever swallowed its cancellation: what it made counts as evidence, not as an end
@@ -246,6 +273,18 @@ class Driver:
             data["seconds"] = round(now - self._began.pop(data["task"], now), 3)
         return kind, path, data
 
+    def _saver_for(self, run: Run, store: Store, lease: Lease, messages: StepMessages) -> LeasedSaver:
+        if run.deadline is None and (run.budget is None or run.budget.steps is None):
+            return LeasedSaver(store.database, store.sealer, lease, messages=messages)
+        return SteppingSaver(store.database, store.sealer, lease, messages=messages, on_step=self._after_step)
+
+    async def _after_step(self) -> None:
+        """Let no further step begin when the run is at its limit; a graph that has ended is not held up."""
+        limit = await self._limits.after_step()
+        if limit is not None and self._limit is None:
+            self._limit = limit
+            self._control.request_drain(limit.name)
+
     # -- ends
 
     async def _park(self, step: Ask, values: Mapping[str, Any]) -> Result | None:
@@ -254,7 +293,7 @@ class Driver:
                 Status.NEEDS_ATTENTION, reason="its question was answered, but the graph did not go on"
             )
         await self._events.close()
-        await self._saver.aflush_messages()
+        await self._saver.aflush()
         reach("drive.parking")
         self._events.add("run_wait", data=[_shown(one) for one in step.waits])
         riders = self._events.take()
@@ -281,11 +320,19 @@ class Driver:
             reason = f"the limit of {self._config['recursion_limit']} steps is reached; resume it to go on"
         return await self._end(Status.NEEDS_ATTENTION, reason=reason, error=error)
 
+    async def _end_at(self, limit: LimitReached) -> Result:
+        """End the run by the name of its limit; what has been done is kept, and goes on when it is given more."""
+        thread = self._lease.thread_id
+        error = errors.RunLimitReached(limit.sentence, thread_id=thread, limit=limit.name)
+        state = await self._graph.aget_state({"configurable": {"thread_id": thread}})
+        return await self._end(Status.FAILED, reason=limit.name, limit=limit.name, values=state.values, error=error)
+
     async def _end(
         self,
         status: Status,
         *,
         reason: str | None = None,
+        limit: Name | None = None,
         outcome: Any = None,
         values: Mapping[str, Any] | None = None,
         error: BaseException | None = None,
@@ -294,7 +341,13 @@ class Driver:
         await self._saver.aflush()
         self._events.add("run_end", data={"status": str(status), "reason": reason})
         await self._store.threads.end(
-            self._lease, self._run.id, status, reason=reason, outcome=outcome, riders=self._events.take()
+            self._lease,
+            self._run.id,
+            status,
+            reason=reason,
+            outcome=outcome,
+            limit=limit,
+            riders=self._events.take(),
         )
         self._events.stored()
         reach("drive.ended")

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.audit import Anchor, Entry, Verification
+from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.fleet import Fleet, Unserved, WorkerRow
 from standfast.checkpoint.groups import Member
@@ -24,6 +25,7 @@ from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status, Thread
 from standfast.checkpoint.waits import Kind
 from standfast.graph import deciding
+from standfast.graph.accepting import Deadline, budget_of, deadline_of
 from standfast.graph.auditing import exported
 from standfast.graph.door import text_of, thread_id_of
 from standfast.tools.operations import Registry
@@ -143,14 +145,28 @@ class Operators:
         await self.store.operations.complete(completion, fit=partial(deciding.fitting, self._operations))
         reach("outcome.completed")
 
-    async def aretry(self, thread_id: object) -> Thread:
-        """Make a run that needs attention due again: it goes on from its last finished step.
+    async def aretry(
+        self, thread_id: object, *, deadline: Deadline | None = None, budget: Budget | None = None
+    ) -> Thread:
+        """Make a run that needs attention, or has ended at its limit, due again: it goes on from its last step.
 
-        Raises `UnknownThread`, `AlreadyFinished`, and `InvalidRequest` if it needs no attention.
+        `deadline` (seconds or a timedelta from now, or a datetime) and `budget` (which counts from the run's beginning)
+        take the place of the run's own. What it has not finished gets its full number of attempts again. Raises
+        `UnknownThread`, `AlreadyFinished`, `RunLimitReached` if it needs more of what it had, and `InvalidRequest` if
+        it needs no attention.
         """
         thread = thread_id_of(thread_id)
-        known = await self._unfinished(thread)
-        if not await self.store.threads.retry(thread):
+        moment = await deadline_of(self.store, deadline)
+        verdict = await self.store.threads.retry(thread, deadline=moment, budget=budget_of(budget))
+        if verdict in ("deadline", "budget"):
+            raise errors.RunLimitReached(
+                f"the run of thread {thread!r} has ended at its {verdict}; nothing was changed. Give it more: "
+                f"standfast retry {thread} --{verdict} ...",
+                thread_id=thread,
+                limit=verdict,
+            )
+        if verdict == "nothing":
+            known = await self._unfinished(thread)
             raise errors.InvalidRequest(
                 f"thread {thread!r} is {known.status}, it needs no attention; nothing was changed", thread_id=thread
             )

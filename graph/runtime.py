@@ -17,7 +17,7 @@ from typing import Any, Final, Self
 
 from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.runtime import RunControl
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
@@ -50,6 +50,7 @@ from standfast.graph.parts import Listened, Mode, Parts
 from standfast.graph.recorder import OnEvent
 from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
+from standfast.graph.time_travel import TimeTravel, graph_over
 from standfast.graph.timeline import Timeline, read_timeline
 from standfast.graph.worker import Worker, WorkerOptions
 from standfast.tools.approval_policy import ApprovalPolicy
@@ -69,7 +70,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime(Operators, Outgoing, Keeping):
+class AsyncRuntime(TimeTravel, Operators, Outgoing, Keeping):
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
@@ -214,6 +215,8 @@ class AsyncRuntime(Operators, Outgoing, Keeping):
         - `documents`: files and folders that the run may search, read now and fixed; `report` hears of each.
         - `context`: kept with the run and given to every step.
         - `model`, `reports_dir`: for the built-in agent.
+        - `deadline`: seconds, a timedelta from now, or a datetime; and `budget`, a `Budget`. At either the run ends
+          as `failed`, for the reason `deadline` or `budget`, with all its work kept; `aretry` gives it more.
         - `client_key`: the same key twice is one run.
         - `on_busy`: if the thread has an unfinished run, `refuse` (the default), `queue` behind it, `withdraw`
           (queue, and take back what it asks people to decide) or `interrupt` (cancel it first).
@@ -556,19 +559,6 @@ class AsyncRuntime(Operators, Outgoing, Keeping):
 
     # -- looking
 
-    async def astate(self, thread_id: object) -> StateSnapshot:
-        """The thread's state, as LangGraph shows it. Raises `UnknownThread`."""
-        thread = thread_id_of(thread_id)
-        await self.store.threads.get(thread)
-        return await self._reading().aget_state({"configurable": {"thread_id": thread}})
-
-    async def ahistory(self, thread_id: object, *, limit: int | None = None) -> list[StateSnapshot]:
-        """The thread's checkpoints, newest first."""
-        thread = thread_id_of(thread_id)
-        await self.store.threads.get(thread)
-        config: Any = {"configurable": {"thread_id": thread}}
-        return [one async for one in self._reading().aget_state_history(config, limit=limit)]
-
     async def atimeline(self, thread_id: object) -> Timeline:
         """Everything that is recorded about a thread, whichever graph it belongs to. Raises `UnknownThread`."""
         return await read_timeline(self.store, thread_id_of(thread_id))
@@ -580,7 +570,5 @@ class AsyncRuntime(Operators, Outgoing, Keeping):
         thread = None if thread_id is None else thread_id_of(thread_id)
         return await self.store.approvals.list(thread_id=thread, state=state, limit=limit)
 
-    def _reading(self) -> Graph:
-        graph: Graph = self._graph.copy()
-        graph.checkpointer = LeasedSaver(self.store.database, self.store.sealer)
-        return graph
+    def _over(self, saver: LeasedSaver) -> Graph:
+        return graph_over(self._graph, saver)

@@ -41,6 +41,8 @@ from standfast.nodes.models import default_model
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import Drive
 from standfast.tools.ledger import EffectFunction, Ledger, Outcome, Resolve
+from standfast.tools.limits import Limits
+from standfast.tools.lineage import Lineage
 from standfast.tools.operations import Policy
 
 GRAPH: Final = "standalone"
@@ -126,6 +128,8 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
             approvals=store.approvals,
             documents=store.documents,
             memory=store.memory,
+            lineage=Lineage(store.forks, run),
+            limits=Limits(run, store.operations, lease, store.database.clock),
             clock=store.database.clock,
             messages=messages,
             artifacts=ThreadArtifacts(store.artifacts, store.sealer.codec, thread),

@@ -8,21 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
-
-from langchain_core.runnables import RunnableConfig
-from langgraph.types import Send
 
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.documents import Member
 from standfast.checkpoint.operations import Attempt, Operation
-from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Run, Thread
 from standfast.checkpoint.waits import Wait
-from standfast.graph.changed import pending_nodes
-
-_TASKS: Final = "__pregel_tasks"
+from standfast.graph.history import read_history
 
 
 @dataclass(frozen=True)
@@ -72,27 +65,9 @@ async def read_timeline(store: Store, thread_id: str) -> Timeline:
 
 
 async def _steps(store: Store, thread_id: str) -> list[Step]:
-    config: RunnableConfig = {"configurable": {"thread_id": thread_id, "checkpoint_ns": ""}}
-    found = [one async for one in LeasedSaver(store.database, store.sealer).alist(config)]
     steps: list[Step] = []
-    due: dict[str, int] = {}
-    for one in reversed(found):
-        metadata = one.metadata
-        steps.append(
-            Step(
-                number=metadata.get("step", 0),
-                at=datetime.fromisoformat(one.checkpoint["ts"]),
-                source=metadata.get("source", "loop"),
-                nodes=due,
-                checkpoint_id=one.checkpoint["id"],
-                run_id=metadata.get("run_id"),
-            )
-        )
-        due = _due(one.checkpoint["channel_values"])
+    due: Mapping[str, int] = {}
+    for one in reversed(await read_history(store, thread_id)):
+        steps.append(Step(one.number, one.at, one.source, due, one.checkpoint_id, one.run_id))
+        due = one.next
     return steps
-
-
-def _due(values: Mapping[str, Any]) -> dict[str, int]:
-    counts = dict.fromkeys(sorted(name for name in pending_nodes(values) if not name.startswith("__")), 1)
-    packets = [one.node for one in values.get(_TASKS) or () if isinstance(one, Send)]
-    return counts | {name: packets.count(name) for name in packets}

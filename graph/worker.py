@@ -96,6 +96,7 @@ class Worker:
         graphs = tuple(dict.fromkeys([*own, *taken_over]))
         self._database = runtimes[0].store.database
         self._events = runtimes[0].store.events
+        self._approvals = runtimes[0].store.approvals
         self._audit = runtimes[0].store.audit
         self._threads = runtimes[0].store.threads
         self._artifacts = runtimes[0].store.artifacts
@@ -150,6 +151,7 @@ class Worker:
                     await self._watched(self._fleet.register(self._me))
                     await self._watched(self._fleet.forget_dead())
                     await self._watched(self._events.drop_expired())
+                    await self._watched(self._approvals.remind())
                     await self._watched(self._anchor())
                 if count % _TIDY_EVERY == _TIDY_EVERY - 1:
                     await self._watched(self._artifacts.sweep())

@@ -20,7 +20,6 @@ from standfast.checkpoint.memory import Learned, read_preferences
 from standfast.checkpoint.operations import Call
 from standfast.nodes.models import ask
 from standfast.nodes.state import Node, answered
-from standfast.tools.digests import operation_id
 from standfast.tools.drive import Drive, drive_of, path_of
 from standfast.tools.failures import FailureClass
 from standfast.tools.operations import Effect, Operation, Policy
@@ -50,7 +49,9 @@ def analysis_node(
         messages = _prompt(_knowing(instructions, known), state["messages"])
         model = model_for(drive)
         namespace = state.get("namespace", "")
-        turn, identity = _next_turn(drive, namespace, state["messages"])
+        digest = _digest(state["messages"])
+        turn = await _next_turn(drive, namespace, state["messages"])
+        identity, _ = await drive.lineage.operation("model", namespace, turn, 0, digest)
         call = Call(
             id=identity,
             run_id=drive.run.id,
@@ -60,7 +61,7 @@ def analysis_node(
             turn=turn,
             index=0,
             effect=policy.effect,
-            digest=_digest(state["messages"]),
+            digest=digest,
             arguments={"messages": len(messages)},
         )
 
@@ -73,7 +74,9 @@ def analysis_node(
             def on_text(text: str) -> None:
                 drive.tell("token", path, {"message": identifier, "attempt": attempt, "text": text})
 
+            await drive.limits.before_model_call()
             answer = await ask(model, tools, messages, config, on_text)
+            drive.limits.answered(answer)
             return answer.model_copy(update={"id": identifier})
 
         outcome = await drive.ledger.execute(call, policy, effect)
@@ -98,18 +101,16 @@ def answer_id(operation_id: str) -> str:
     return f"answer-{operation_id}"
 
 
-def _next_turn(drive: Drive, namespace: str, messages: list[AnyMessage]) -> tuple[int, str]:
-    """The first turn of the run, from 1, whose answer is not among the messages, and its model call's id.
+async def _next_turn(drive: Drive, namespace: str, messages: list[AnyMessage]) -> int:
+    """The first turn of the run, from 1, whose answer is not among the messages.
 
     It is made from the messages, so that it is the same after a crash and begins anew with each run.
     """
     there = {one.id for one in messages}
     turn = 1
-    while True:
-        identity = operation_id(drive.run.thread_id, drive.run.id, namespace, turn, 0, "model")
-        if answer_id(identity) not in there:
-            return turn, identity
+    while any(answer_id(one) in there for one in await drive.lineage.candidates("model", namespace, turn, 0)):
         turn += 1
+    return turn
 
 
 def is_empty(message: AnyMessage) -> bool:

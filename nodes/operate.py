@@ -62,6 +62,7 @@ def operate_node(registry: Registry) -> Node[OperationState]:
             def progress(data: Any) -> None:
                 drive.tell("progress", path, {**about, "attempt": attempt, "progress": data})
 
+            ends = (attempt_ends_at(), drive.limits.ends_at)
             context = OperationContext(
                 call.id,
                 attempt,
@@ -71,7 +72,7 @@ def operate_node(registry: Registry) -> Node[OperationState]:
                 connection,
                 drive.memory,
                 progress,
-                ends_at=attempt_ends_at(),
+                ends_at=min((one for one in ends if one is not None), default=None),
             )
             with from_the_top(config):
                 result = await operation.call(call.arguments, context)

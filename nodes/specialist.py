@@ -24,7 +24,7 @@ def specialist_node(
 
     async def specialist(state: Delegation, config: RunnableConfig) -> dict[str, Any]:
         call = state["call"]
-        identifier = call_id(drive_of(config), call)
+        identifier = await call_id(drive_of(config), call)
         task = str(call["args"].get("task", ""))
         answer = await graph.ainvoke(
             {

@@ -20,7 +20,7 @@ from standfast.nodes.state import Node, OperationState, ToolCall
 from standfast.tools.digests import call_digest, operation_id
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.failures import InvalidArguments, said
-from standfast.tools.operations import Check, CheckContext, Operation, Registry
+from standfast.tools.operations import Check, CheckContext, Effect, Operation, Registry
 
 MENDABLE: Final = "failed_checks"  # marks, in a tool message, that the model was asked to mend its call
 INVALID: Final = "invalid_call"  # marks, in a tool message, that the call was made and refused as invalid
@@ -36,7 +36,7 @@ def validation_node(
 
     async def validation(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
         drive, call = drive_of(config), state["call"]
-        identifier = call_id(drive, call)
+        identifier = await call_id(drive, call)
         reach("node.validation")
         if call["malformed"]:
             return {"messages": [refusal(call, identifier, f"The call could not be read: {call['malformed']}")]}
@@ -48,7 +48,7 @@ def validation_node(
         try:
             operation = registry.get(call["name"])
             arguments = operation.validate(call["args"])
-            call_digest(operation.name, arguments)  # refuses what could not be stored
+            digest = call_digest(operation.name, arguments)  # refuses what could not be stored
         except (errors.UnknownOperation, InvalidArguments, errors.UnstorableValue) as error:
             return {"messages": [refusal(call, identifier, str(error))]}
         failed = await failed_checks(operation, arguments, drive)
@@ -56,12 +56,14 @@ def validation_node(
             reasons = "\n".join(f"- {one}" for one in failed)
             return {"messages": [refusal(call, identifier, f"Mend the call and send it again:\n{reasons}")]}
         rule = drive.policy.asks(operation, arguments, objected=bool(failed))
+        place = call["namespace"], call["turn"], call["index"]
+        identifier, inherited = await drive.lineage.operation("tool", *place, digest)
         return {
             "planned": {
                 "operation_id": identifier,
                 "arguments": arguments,
                 "proposed": arguments,
-                "needs_person": rule is not None,
+                "needs_person": rule is not None and not inherited and not await _is_refused(drive, operation),
                 "failed_checks": failed,
                 "edited_by": None,
             }
@@ -70,9 +72,15 @@ def validation_node(
     return validation
 
 
-def call_id(drive: Drive, call: ToolCall) -> str:
-    """The durable id of the operation that this call intends."""
-    return operation_id(drive.run.thread_id, drive.run.id, call["namespace"], call["turn"], call["index"], "tool")
+async def call_id(drive: Drive, call: ToolCall) -> str:
+    """The id of this call's place: that of its operation, but for a fork's new ones, which get ids of their own."""
+    return operation_id(*await drive.lineage.origin(), call["namespace"], call["turn"], call["index"], "tool")
+
+
+async def _is_refused(drive: Drive, operation: Operation) -> bool:
+    """Whether the ledger will refuse it in this fork, so that nobody need be asked."""
+    fork = await drive.lineage.fork()
+    return fork is not None and not fork.effects and operation.policy.effect is not Effect.READ
 
 
 def refusal(call: ToolCall, operation_id: str, reason: str) -> ToolMessage:

@@ -42,7 +42,7 @@ class Redelivery:
     about a day.
     """
 
-    attempts: int = 12
+    attempts: int = 14
     first: float = 5.0
     factor: float = 3.0
     most: float = 4 * 3600.0

@@ -24,6 +24,8 @@ from standfast.checkpoint.threads import Run
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.ledger import Ledger
+from standfast.tools.limits import Limits
+from standfast.tools.lineage import Lineage
 
 KEY: Final = "standfast.drive"
 
@@ -41,8 +43,10 @@ class Drive:
     memory: BaseStore
     messages: StepMessages
     artifacts: ThreadArtifacts
+    limits: Limits
     clock: Callable[[], Awaitable[datetime]]
     tell: Callable[[str, tuple[str, ...], Any], None]  # record an event of the run: kind, path, data
+    lineage: Lineage
     policy: ApprovalPolicy = field(default_factory=ApprovalPolicy)  # who decides about which calls
 
 

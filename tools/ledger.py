@@ -125,7 +125,10 @@ class Ledger:
         attempt_once = self._transaction if policy.effect is Effect.TRANSACTIONAL else self._attempt
         while True:
             attempt = attempt_once(call, policy, effect, grant)
-            outcome = await (attempt if policy.retry.on_cancel == "stop" else self._undisturbed(attempt))
+            try:
+                outcome = await (attempt if policy.retry.on_cancel == "stop" else self._undisturbed(attempt))
+            except errors.ForkMayOnlyRead as refused:
+                return Outcome("failed", None, FailureClass.PERMANENT, str(refused))
             if isinstance(outcome, Outcome):
                 return outcome
             if isinstance(outcome, Undecided):

@@ -73,7 +73,7 @@ def durable_step(function: Callable[..., Any] | None = None, /, *, name: str | N
                 return await function(*args, **kwargs)
             return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs))
 
-        drive, call = _place(title, {key: _plain(value, key) for key, value in bound.arguments.items()})
+        drive, call = await _place(title, {key: _plain(value, key) for key, value in bound.arguments.items()})
         return await _once(drive, call, work)
 
     return step
@@ -81,7 +81,7 @@ def durable_step(function: Callable[..., Any] | None = None, /, *, name: str | N
 
 async def now() -> datetime:
     """The time by the database's clock, recorded: the same whenever the node is run again."""
-    drive, call = _place("now", {})
+    drive, call = await _place("now", {})
     return cast("datetime", await _taken(drive, call, drive.clock))
 
 
@@ -91,7 +91,7 @@ async def random() -> float:
     async def take() -> float:
         return _random.SystemRandom().random()
 
-    return cast("float", await _taken(*_place("random", {}), take))
+    return cast("float", await _taken(*await _place("random", {}), take))
 
 
 async def uuid() -> _uuid.UUID:
@@ -100,16 +100,16 @@ async def uuid() -> _uuid.UUID:
     async def take() -> _uuid.UUID:
         return _uuid.uuid4()
 
-    return cast("_uuid.UUID", await _taken(*_place("uuid", {}), take))
+    return cast("_uuid.UUID", await _taken(*await _place("uuid", {}), take))
 
 
-def _place(name: str, arguments: Mapping[str, Any]) -> tuple[Drive, Call]:
+async def _place(name: str, arguments: Mapping[str, Any]) -> tuple[Drive, Call]:
     config = get_config()
     drive = drive_of(config)
     namespace = config["configurable"].get("checkpoint_ns", "")
     digest = call_digest(name, arguments)
     ordinal = _ordinal(config, digest)
-    place = "\0".join((drive.run.thread_id, drive.run.id, namespace, digest, str(ordinal), "step"))
+    place = "\0".join((*await drive.lineage.origin(), namespace, digest, str(ordinal), "step"))
     return drive, Call(
         id="step-" + hashlib.sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:32],
         run_id=drive.run.id,

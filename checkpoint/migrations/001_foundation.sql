@@ -13,6 +13,7 @@
 --
 -- SQLSTATEs raised here, mapped to error types in checkpoint/database.py:
 --   SF001 LeaseLost   SF002 HeadMoved   SF003 NotGranted   SF004 OperationMismatch
+--   SF009 ForkMayOnlyRead
 --
 -- An approval is one question about one digest, under the terms of the policy that it was opened under. Each person
 -- has one vote. An edit that does not settle it closes it, and the edited call is asked under a new id: a digest
@@ -144,7 +145,8 @@ create table approvals (
     requested_by   text not null,
     requested_at   timestamptz not null default standfast.now(),
     expires_at     timestamptz not null,
-    remind_at      timestamptz,
+    remind_at      timestamptz,                  -- when it is told of again, while it is open
+    remind_after   interval,
     decided_at     timestamptz,
     used_at        timestamptz,
     primary key (thread_id, id),
@@ -152,6 +154,7 @@ create table approvals (
 );
 create unique index approvals_id on approvals (id);
 create index approvals_open on approvals (requested_at) where state = 'open';
+create index approvals_remind on approvals (remind_at) where state = 'open' and remind_at is not null;
 
 create table decisions (
     thread_id     text not null,
@@ -378,6 +381,9 @@ begin
          where x.thread_id = thread and x.operation_id = op and x.number > o.forgiven;
         update waits w set state = 'timed_out', ended_at = standfast.now()
          where w.thread_id = thread and w.id = 'retry-' || op || '-' || o.attempts and w.state = 'open';
+    end if;
+    if in_effect <> 'read' then
+        perform refuse_in_fork_1(thread, in_name);
     end if;
     if needs_grant then
         perform use_grant_1(thread, op, in_digest, in_approval, in_granted, in_policy_version, in_required,

@@ -180,11 +180,12 @@ end $$;
 -- A run is closed with what it left open, and the next one opens with its own version. One that stops for a person
 -- after its cancellation was asked for is cancelled: nobody would come for it again.
 create function end_run_1(
-    thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea)
+    thread text, held bigint, run uuid, new_state text, new_reason text, new_outcome bytea, at_limit text)
 returns void language plpgsql as $$
 declare
     next_run runs%rowtype;
     in_doubt text;
+    moment timestamptz := standfast.now();  -- one for all that is withdrawn: a run that is opened again finds it by it
 begin
     perform 1 from runs
       where thread_id = thread and id = run and ended_epoch = held and state in (new_state, 'cancelled');
@@ -203,14 +204,14 @@ begin
     end if;
     update runs
        set state = new_state, reason = new_reason, outcome = coalesce(new_outcome, outcome),
-           ended_epoch = held,
-           ended_at = case when new_state = 'needs_attention' then null else standfast.now() end
+           ended_epoch = held, limit_reached = at_limit,
+           ended_at = case when new_state = 'needs_attention' then null else moment end
      where thread_id = thread and id = run and state in ('open', 'needs_attention');
     if new_state <> 'needs_attention' then
-        update approvals set state = 'withdrawn', decided_at = standfast.now()
+        update approvals set state = 'withdrawn', decided_at = moment
          where thread_id = thread and state = 'open';
         update threads set cancel_requested_at = null where id = thread;
-        update waits set state = 'withdrawn', ended_at = standfast.now()
+        update waits set state = 'withdrawn', ended_at = moment
          where thread_id = thread and state = 'open';
         update runs set state = 'open' where thread_id = thread and id = (
             select id from runs where thread_id = thread and state = 'queued' order by number limit 1)
@@ -256,8 +257,8 @@ end $$;
 create function accept_run_2(
     thread text, in_tenant text, in_owner text, in_graph text, in_version text, in_fingerprint text,
     run uuid, in_requested_by text, in_vouched boolean, in_model text, in_collection text,
-    in_input bytea, in_settings bytea, in_client_key text, in_input_digest text, on_busy text,
-    holder text, worker text, seconds double precision)
+    in_input bytea, in_settings bytea, in_deadline timestamptz, in_budget bytea, in_client_key text,
+    in_input_digest text, on_busy text, holder text, worker text, seconds double precision)
 returns table (verdict text, open_thread text, open_run uuid, open_state text, known_graph text,
                run_number integer, epoch bigint, head text)
 language plpgsql as $$
@@ -311,10 +312,10 @@ begin
     end if;
     select coalesce(max(number), 0) + 1 into number_now from runs where thread_id = thread;
     insert into runs (thread_id, id, number, tenant, version, fingerprint, client_key, input_digest, state,
-                      requested_by, vouched, model, collection_id, input, settings)
+                      requested_by, vouched, model, collection_id, input, settings, deadline, budget)
     values (thread, run, number_now, in_tenant, in_version, in_fingerprint, in_client_key, in_input_digest,
             case when busy then 'queued' else 'open' end, in_requested_by, in_vouched, in_model, in_collection,
-            in_input, in_settings);
+            in_input, in_settings, in_deadline, in_budget);
     if busy then
         if on_busy = 'interrupt' then
             update threads x set cancel_requested_at = coalesce(x.cancel_requested_at, standfast.now())

@@ -69,7 +69,7 @@ declare
     number_of integer;
     settled boolean;
 begin
-    select thread_id into thread from operations where id = op;
+    select thread_id into thread from operations where id = op and inherited_from is null;
     if not found then
         return query select 'unknown', null::text;
         return;

@@ -66,6 +66,10 @@ declare
     m record;
     new_seq bigint;
 begin
+    perform 1 from forks f where f.thread_id = in_thread and not f.effects;
+    if found then  -- a message is an effect
+        return;
+    end if;
     for m in select distinct k from unnest(keys) as k order by k loop
         perform lock_key_1(m.k);
     end loop;

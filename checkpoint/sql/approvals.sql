@@ -23,11 +23,11 @@ update approvals set state = 'withdrawn', decided_at = standfast.now()
 insert into approvals (thread_id, id, run_id, operation_id, operation, operation_version, round, digest,
                        operation_digest, policy_version, required, group_name, group_source, approvers, requester_may_decide,
                        edit_needs_another, reason_required, allowed, editor, arguments, request, requested_by,
-                       expires_at, remind_at, kind)
+                       expires_at, remind_at, remind_after, kind)
 values (%(thread)s, %(id)s, %(run)s, %(operation_id)s, %(operation)s, %(operation_version)s, %(round)s, %(digest)s,
         %(operation_digest)s, %(policy_version)s, %(required)s, %(group)s, %(source)s, %(approvers)s, %(requester_may_decide)s,
         %(edit_needs_another)s, %(reason_required)s, %(allowed)s, %(editor)s, %(approval_arguments)s, %(request)s,
-        %(requested_by)s, %(expires_at)s, %(remind_at)s, %(kind)s)
+        %(requested_by)s, %(expires_at)s, %(remind_at)s, %(remind_after)s, %(kind)s)
 on conflict (thread_id, id) do nothing
 
 -- name: get
@@ -36,7 +36,7 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
   from approvals a
   join threads t on t.id = a.thread_id
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
-                      order by d.decided_at desc, d.id limit 1) d on true
+                      order by d.decided_at desc, d.decision = 'approve', d.id limit 1) d on true
   left join lateral (select array_agg(d.principal order by d.decided_at) as votes from decisions d
                       where d.thread_id = a.thread_id and d.approval_id = a.id and d.granted = a.digest) v on true
  where a.id = %(id)s
@@ -47,7 +47,7 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
   from approvals a
   join threads t on t.id = a.thread_id
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
-                      order by d.decided_at desc, d.id limit 1) d on true
+                      order by d.decided_at desc, d.decision = 'approve', d.id limit 1) d on true
   left join lateral (select array_agg(d.principal order by d.decided_at) as votes from decisions d
                       where d.thread_id = a.thread_id and d.approval_id = a.id and d.granted = a.digest) v on true
  where a.thread_id = %(thread)s and a.operation_id = %(operation_id)s and a.state = 'approved'
@@ -59,7 +59,7 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
   from approvals a
   join threads t on t.id = a.thread_id
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
-                      order by d.decided_at desc, d.id limit 1) d on true
+                      order by d.decided_at desc, d.decision = 'approve', d.id limit 1) d on true
   left join lateral (select array_agg(d.principal order by d.decided_at) as votes from decisions d
                       where d.thread_id = a.thread_id and d.approval_id = a.id and d.granted = a.digest) v on true
  where a.thread_id = %(thread)s and a.operation_id = %(operation_id)s and a.kind = 'outcome'
@@ -71,7 +71,7 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
   from approvals a
   join threads t on t.id = a.thread_id
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
-                      order by d.decided_at desc, d.id limit 1) d on true
+                      order by d.decided_at desc, d.decision = 'approve', d.id limit 1) d on true
   left join lateral (select array_agg(d.principal order by d.decided_at) as votes from decisions d
                       where d.thread_id = a.thread_id and d.approval_id = a.id and d.granted = a.digest) v on true
  where (%(thread)s::text is null or a.thread_id = %(thread)s)
@@ -87,6 +87,16 @@ select id from approvals where thread_id = %(thread)s and digest = %(digest)s or
 select n.id from approvals a join approvals n on n.thread_id = a.thread_id and n.operation_id = a.operation_id
                                      and n.kind = a.kind
  where a.id = %(id)s and n.round > a.round order by n.round desc limit 1
+
+-- name: to_remind
+select id, thread_id, run_id::text as run, operation, requested_by, expires_at, remind_at from approvals
+ where state = 'open' and remind_at <= standfast.now() and expires_at > standfast.now()
+ order by remind_at limit %(most)s for update skip locked
+
+-- name: reminded
+update approvals set remind_at = case when standfast.now() + remind_after < expires_at
+                                      then standfast.now() + remind_after end
+ where thread_id = %(thread)s and id = %(id)s
 
 -- name: decide
 select verdict, state, digest from decide_1(

@@ -27,7 +27,7 @@ select verdict, detail from complete_1(%(id)s, %(attempt)s, %(completion)s, %(st
                                        %(who)s, %(vouched)s)
 
 -- name: place_of
-select thread_id, name from operations where id = %(id)s
+select thread_id, name from operations where id = %(id)s and inherited_from is null
 
 -- name: list
 select id, run_id::text, kind, name, namespace, turn, index, effect, digest, state, arguments, result,
@@ -47,6 +47,20 @@ select id, name, attempts, next_attempt_at, failure_class, failure_message, next
   from operations
  where thread_id = %(thread)s and run_id = %(run)s and state = 'planned' and next_attempt_at is not null
  order by next_attempt_at, id
+
+-- name: model_calls
+select count(*) as calls
+  from operations o join attempts a on a.thread_id = o.thread_id and a.operation_id = o.id
+ where o.thread_id = %(thread)s and o.run_id = %(run)s and o.kind = 'model' and a.state <> 'waiting'
+   and (a.state <> 'executing' or a.epoch < %(epoch)s)
+
+-- name: steps
+select count(*) as steps from checkpoints c
+ where thread_id = %(thread)s and metadata ->> 'run_id' = %(run)s::text and metadata ->> 'source' = 'loop'
+   and not exists (  -- what takes an input in is no step
+       select 1 from checkpoints p
+        where p.thread_id = c.thread_id and p.checkpoint_ns = c.checkpoint_ns
+          and p.checkpoint_id = c.parent_checkpoint_id and p.metadata ->> 'source' = 'input')
 
 -- name: forgive
 select forgive_1(%(thread)s, %(run)s)

@@ -1,14 +1,14 @@
 -- name: accept
 select *, standfast.now() as accepted_at from accept_run_2(
     %(thread)s, %(tenant)s, %(owner)s, %(graph)s, %(version)s, %(fingerprint)s, %(run)s, %(requested_by)s,
-    %(vouched)s, %(model)s, %(collection)s, %(input)s, %(settings)s, %(client_key)s, %(input_digest)s,
-    %(on_busy)s, %(holder)s, %(worker)s, %(seconds)s)
+    %(vouched)s, %(model)s, %(collection)s, %(input)s, %(settings)s, %(deadline)s, %(budget)s,
+    %(client_key)s, %(input_digest)s, %(on_busy)s, %(holder)s, %(worker)s, %(seconds)s)
 
 -- name: take_due
 select take_due_1(%(thread)s, %(epoch)s) as cancelling
 
 -- name: end
-select end_run_1(%(thread)s, %(epoch)s, %(run)s, %(state)s, %(reason)s, %(outcome)s)
+select end_run_1(%(thread)s, %(epoch)s, %(run)s, %(state)s, %(reason)s, %(outcome)s, %(limit)s)
 
 -- name: get
 select t.id, t.uuid::text, t.tenant, t.owner, t.graph, t.version, t.fingerprint, t.run_id::text, t.epoch,
@@ -25,19 +25,19 @@ select id from threads where uuid = %(uuid)s
 
 -- name: run
 select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
-       deadline, accepted_at, ended_at
+       deadline, budget, accepted_at, ended_at
   from runs where thread_id = %(thread)s and id = %(run)s
 
 -- name: latest
 select r.id::text, r.number, r.state, r.reason, r.requested_by, r.vouched, r.model, r.collection_id, r.input, r.settings,
-       r.outcome, r.deadline, r.accepted_at, r.ended_at,
+       r.outcome, r.deadline, r.budget, r.accepted_at, r.ended_at,
        (select coalesce(max(e.last), 0) from run_events e where e.thread_id = r.thread_id and e.run_id = r.id) as last_event
   from threads t join runs r on r.thread_id = t.id and r.id = t.run_id
  where t.id = %(thread)s
 
 -- name: runs
 select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
-       deadline, accepted_at, ended_at
+       deadline, budget, accepted_at, ended_at
   from runs where thread_id = %(thread)s order by number
 
 -- name: cancel
@@ -50,12 +50,7 @@ update threads t
 returning before.run_id::text as run_id, before.asked_at, wake_1(t.id)
 
 -- name: retry
-with thread as (select id, run_id from threads where id = %(thread)s for no key update),
-reopened as (
-    update runs r set state = 'open', reason = null
-      from thread where r.thread_id = thread.id and r.id = thread.run_id and r.state = 'needs_attention'
-    returning r.thread_id, r.id)
-select forgive_1(thread_id, id), wake_1(thread_id) from reopened
+select reopen_run_1(%(thread)s, %(deadline)s, %(budget)s) as verdict
 
 -- name: standing
 select state, reason from runs where thread_id = %(thread)s and id = %(run)s

@@ -27,6 +27,7 @@ select end_due_waits_1(%(thread)s, %(epoch)s)
 
 -- name: park
 select park_1(%(thread)s, %(epoch)s, least(
+    (select deadline from runs where thread_id = %(thread)s and id = %(run)s),
     (select min(expires_at) from approvals where thread_id = %(thread)s and state = 'open'),
     (select min(until) from waits where thread_id = %(thread)s and state = 'open'))) as parked
 

@@ -15,8 +15,21 @@ import typer
 
 from standfast.graph.cli.exits import INTERRUPTED, REFUSED, code_of_error, sentence_of
 from standfast.graph.cli.operators import operators
-from standfast.graph.cli.options import ApprovalId, ApprovalIds, As, Digest, Graph, Json, NoWait, Thread, token_file
+from standfast.graph.cli.options import (
+    ApprovalId,
+    ApprovalIds,
+    As,
+    Budget,
+    Deadline,
+    Digest,
+    Graph,
+    Json,
+    NoWait,
+    Thread,
+    token_file,
+)
 from standfast.graph.cli.output import note, prepare_streams
+from standfast.graph.cli.travel import travel
 from standfast.graph.cli.trusting import audit, groups
 
 Verb = Literal["approve", "reject", "respond", "withdraw"]
@@ -34,6 +47,7 @@ db: Final = typer.Typer(
     help="The embedded Postgres, used when no database is named.", invoke_without_command=True, rich_markup_mode=None
 )
 app.add_typer(operators)
+app.add_typer(travel)
 app.add_typer(db, name="db")
 app.add_typer(audit, name="audit")
 app.add_typer(groups, name="groups")
@@ -150,6 +164,8 @@ def run(
             help="If the thread is busy: refuse, queue behind its run, withdraw what that asks, or cancel it.",
         ),
     ] = "refuse",
+    deadline: Deadline = None,
+    budget: Budget = None,
     json: Json = False,
 ) -> int:
     """Carry out a request, to its end or to a person's decision."""
@@ -167,6 +183,8 @@ def run(
         submit=submit,
         client_key=client_key,
         on_busy=on_busy,
+        deadline=deadline,
+        budget=budget,
         as_json=json,
     )
 

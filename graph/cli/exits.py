@@ -37,6 +37,7 @@ _REFUSED: Final = (
     errors.ApprovalExpired,
     errors.DigestMismatch,
     errors.AlreadyFinished,
+    errors.RunLimitReached,
     errors.CancelPending,
     errors.ClientKeyConflict,
     errors.EventConflict,

@@ -9,6 +9,7 @@ from standfast.checkpoint.fleet import Unserved, WorkerRow
 from standfast.checkpoint.threads import Thread
 from standfast.checkpoint.waits import Kind
 from standfast.graph.cli.exits import SUCCEEDED
+from standfast.graph.cli.limits import budget_of_text, seconds_of
 from standfast.graph.cli.output import counted, local_time, note, say, say_json, say_table
 from standfast.graph.cli.session import session
 from standfast.graph.door import text_of, thread_id_of
@@ -117,11 +118,11 @@ def workers(database: str | None, *, as_json: bool) -> int:
     return SUCCEEDED
 
 
-def retry(database: str | None, thread: str, *, as_json: bool) -> int:
-    """Make a run that needs attention due again."""
-    thread_id = thread_id_of(thread)
+def retry(database: str | None, thread: str, *, deadline: str | None, budget: str | None, as_json: bool) -> int:
+    """Make a run that needs attention, or has ended at its limit, due again."""
+    thread_id, left, more = thread_id_of(thread), seconds_of(deadline), budget_of_text(budget)
     with session(database) as current:
-        known = current.run(lambda runtime: runtime.aretry(thread_id))
+        known = current.run(lambda runtime: runtime.aretry(thread_id, deadline=left, budget=more))
         note(f"Thread {thread_id} is due again. Without a worker: {current.line(f'resume {thread_id}')}")
     if as_json:
         say_json(_thread_json(known))

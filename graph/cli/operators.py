@@ -9,7 +9,9 @@ import typer
 
 from standfast.graph.cli.options import (
     As,
+    Budget,
     Channels,
+    Deadline,
     Digest,
     Graph,
     Json,
@@ -175,11 +177,13 @@ def complete(
 
 
 @operators.command()
-def retry(context: typer.Context, thread: Thread, json: Json = False) -> int:
-    """Make a run that needs attention due again; a worker, or resume, goes on with it."""
+def retry(
+    context: typer.Context, thread: Thread, deadline: Deadline = None, budget: Budget = None, json: Json = False
+) -> int:
+    """Make a run that needs attention, or has ended at its limit, due again; a worker, or resume, goes on with it."""
     from standfast.graph.cli import operate
 
-    return operate.retry(context.obj, thread, as_json=json)
+    return operate.retry(context.obj, thread, deadline=deadline, budget=budget, as_json=json)
 
 
 @operators.command()

@@ -22,6 +22,18 @@ Graph = Annotated[
 Digest = Annotated[
     str | None, typer.Option("--digest", metavar="SHA256", help="Decide only if the approval is still for this digest.")
 ]
+Deadline = Annotated[
+    str | None, typer.Option("--deadline", metavar="TIME", help="It ends after so long: 90s, 15m, 2h, 3d.")
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="LIST",
+        help="The most that it may spend, such as model_calls=20,tokens=100000,steps=200,money=2.50,price=0.40/1.60 "
+        "(for a million tokens in and out).",
+    ),
+]
 State = Annotated[str | None, typer.Option("--state", help="Only those in this state, such as waiting.")]
 OfGraph = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Only those of this graph.")]
 OfThread = Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only those of one thread.")]

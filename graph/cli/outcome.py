@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from standfast.checkpoint import errors
 from standfast.graph.cli.approval import approval_json, show_approval, show_ways_to_answer
 from standfast.graph.cli.exits import code_of_status
 from standfast.graph.cli.output import note, say, say_json
@@ -26,6 +27,8 @@ def show_result(session: Session, result: Result, *, as_json: bool, asking: bool
         say(f"queued: run {result.run_id} is accepted, and workers carry it on")
     else:
         say(f"{result.status.replace('_', ' ')}: {result.reason or 'no reason was recorded'}")
+        if isinstance(result.error, errors.RunLimitReached):
+            note(result.error.message)
     if result.status in ("queued", "running", "needs_attention"):
         note(f"To carry it on here: {session.line(f'resume {result.thread_id}')}")
     if result.status != "waiting" or as_json:

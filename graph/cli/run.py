@@ -16,6 +16,7 @@ from standfast.checkpoint.threads import OnBusy
 from standfast.graph.cli.ask import show_and_ask
 from standfast.graph.cli.carry import drive
 from standfast.graph.cli.exits import SUCCEEDED
+from standfast.graph.cli.limits import budget_of_text, seconds_of
 from standfast.graph.cli.outcome import show_result
 from standfast.graph.cli.output import counted, is_terminal, note
 from standfast.graph.cli.progress import Progress
@@ -43,10 +44,13 @@ def run(
     submit: bool,
     client_key: str | None,
     on_busy: OnBusy,
+    deadline: str | None,
+    budget: str | None,
     as_json: bool,
 ) -> int:
     """Run one request. The exit code at the end."""
     thread_id = thread_id_of(_new_thread(client_key) if thread is None else thread)
+    limits = {"deadline": seconds_of(deadline), "budget": budget_of_text(budget)}
     given = _request(request, own_graph=graph is not None)
     with session(database, graph, strict=True) as current:
         principal = current.principal(as_)
@@ -66,6 +70,7 @@ def run(
             "report": files,
             "client_key": client_key,
             "on_busy": on_busy,
+            **limits,
         }
         if submit:
             result = current.run(lambda runtime: runtime.asubmit(given, **options))

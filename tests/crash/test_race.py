@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -63,6 +64,34 @@ def test_of_approve_and_reject_at_the_same_moment_one_wins_and_the_other_is_told
     wins = Counter("approve" if "won" in one else "reject" for one in approved)
     print(f"of {THREADS} races {dict(wins)}")
     assert 2 == len(wins), "one side never won: the two did not meet"
+
+
+@pytest.mark.timeout(180)
+def test_of_twenty_processes_that_approve_and_reject_at_once_one_wins_and_all_hear_which(
+    nursery: Nursery, shared_database_url: str, reports: ServerProcess, tmp_path: Path
+) -> None:
+    common: dict[str, Any] = {
+        "url": shared_database_url,
+        "thread": "twenty",
+        "scripted": True,
+        "env": {"STANDFAST_REPORTS_URL": f"{reports.url}/reports"},
+    }
+    maker = nursery.start("ask_many", **common, request=REQUEST, threads=["twenty"])
+    [(_, approval)] = maker.result(60).value["did"]
+    go = tmp_path / "go"
+    verbs = ["approve", "reject"] * 10
+    voters = [
+        nursery.start("vote", **common, approval=approval, verb=verb, who=f"{number}@example.com", go=str(go))
+        for number, verb in enumerate(verbs)
+    ]
+    go.touch()
+    told = [one.result(120).value["did"] for one in voters]
+    [won] = [one for one in told if one["won"]]
+    assert {(won["decision"], won["by"])} == {(one["decision"], one["by"]) for one in told}
+    end = nursery.start("resume", **common).result(60).value["did"]
+    assert "succeeded" == end["status"]
+    done = [one for one in reports.effects() if one["report"]["body"]["thread"] == "twenty"]
+    assert (won["decision"] == "approve") is bool(done)
 
 
 async def test_of_twenty_approvals_at_once_in_one_process_one_wins(

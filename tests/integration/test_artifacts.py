@@ -198,6 +198,20 @@ async def test_an_operation_returns_an_artifact_and_the_model_reads_one_line(ope
     assert f"Artifact 'page.html' (text/html, 3 bytes), id {sha256[:16]}" in told
 
 
+async def test_what_an_operation_put_stays_though_only_its_id_is_recorded(opened: Open, clock: Clock) -> None:
+    @operation(policy=Policy(effect=Effect.IDEMPOTENT))
+    async def keep(context: OperationContext) -> str:
+        """Keep a page."""
+        return (await context.artifacts.put("a page", name="page")).sha256
+
+    async with opened(keep) as runtime:
+        await runtime.ainvoke(script([call("keep")]), thread_id="t")
+        [known] = [one for one in await runtime.store.operations.list("t") if one.name == "keep"]
+        clock.move(2 * DAY)
+        assert 0 == await runtime.asweep_artifacts()
+        assert b"a page" == await runtime.aread_artifact(known.result)
+
+
 # -- contents
 
 
@@ -335,8 +349,9 @@ async def test_a_sweep_and_a_new_reference_never_both_win(
             await conn.execute("select * from sweep_artifacts_1(10)")
             await conn.execute("delete from artifacts where sha256 = %s", (artifact.sha256,))
             late = asyncio.create_task(store.artifacts.refer_now("t", {artifact.sha256: artifact}))
-            while query(waiting) == [(0,)]:
-                await asyncio.sleep(0.01)
+            async with asyncio.timeout(20):
+                while query(waiting) == [(0,)]:
+                    await asyncio.sleep(0.01)
             await conn.commit()
             with pytest.raises(errors.UnknownArtifact):
                 await late

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -169,19 +170,22 @@ async def test_entries_are_canonical_json(store: Store, thread: str) -> None:
 
 
 async def test_many_writers_make_one_chain(database_url: str) -> None:
-    databases = [Database(database_url, pool_size=5) for _ in range(3)]
-    for one in databases:
-        await one.open()
-    stores = [Store.over(one, TypeRegistry()) for one in databases]
-    await asyncio.gather(
-        *(stores[n % 3].audit.refused(Refusal("t", "X", by=str(n))) for n in range(60)),
-        *(stores[n % 3].audit.anchor() for n in range(10)),
-    )
-    found = await stores[0].audit.verify()
+    async with AsyncExitStack() as stack:
+        stores = []
+        for _ in range(3):
+            database = Database(database_url, pool_size=5)
+            await database.open()
+            stack.push_async_callback(database.close)
+            stores.append(Store.over(database, TypeRegistry()))
+        refusals = [stores[n % 3].audit.refused(Refusal("t", "X", by=str(n))) for n in range(60)]
+        done = await asyncio.gather(
+            *refusals, *(stores[n % 3].audit.anchor() for n in range(10)), return_exceptions=True
+        )
+        found = await stores[0].audit.verify()
+        told = {one.facts["by"] async for one in stores[0].audit.entries("t")}
+    assert [] == [one for one in done if isinstance(one, BaseException)]
     assert (60, 1, ()) == (found.entries, found.threads, found.findings)
-    assert {str(n) for n in range(60)} == {one.facts["by"] async for one in stores[0].audit.entries("t")}
-    for one in databases:
-        await one.close()
+    assert {str(n) for n in range(60)} == told
 
 
 async def test_an_anchor_is_made_only_for_what_is_new(store: Store) -> None:

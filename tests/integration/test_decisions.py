@@ -341,6 +341,24 @@ def replace_rule(rule: Rule, **changes: Any) -> Rule:
     return Rule(**{**rule.model_dump(exclude_unset=True), **changes})
 
 
+async def test_people_are_reminded_as_often_as_the_rule_says_until_somebody_decides(
+    paying: Any, clock: Clock, query: Query
+) -> None:
+    def reminders() -> int:
+        return int(query("select count(*) from outbox where topic = 'approval.reminder'")[0][0])
+
+    async with paying(Rule(remind_after=timedelta(hours=1), valid_for=timedelta(hours=3))) as runtime:
+        [approval] = (await asked(runtime)).approvals
+        assert 0 == await runtime.store.approvals.remind()
+        for expected in (1, 2):
+            clock.move(timedelta(hours=1))
+            assert [1, 0] == [await runtime.store.approvals.remind() for _ in range(2)]
+            assert expected == reminders()
+        await runtime.adecide(approval.id, Said("approve"), as_=ANN)
+        clock.move(timedelta(hours=1))
+        assert (0, 2) == (await runtime.store.approvals.remind(), reminders())
+
+
 # -- edits
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from langgraph.types import Command
+from langgraph.types import Command, Send
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.lease import claim, release
@@ -134,4 +134,17 @@ async def test_a_grant_under_another_version_of_the_policy_is_void(opened: Open,
 
     assert "waiting" == again.status
     assert ["2"] == [one.policy_version for one in again.approvals]
+    assert [] == reports_server.effects()
+
+
+async def test_a_jump_past_the_approval_executes_nothing(opened: Open, reports_server: ReportsServer) -> None:
+    async with opened() as runtime:
+        await runtime.ainvoke(REQUEST, thread_id="jump")
+        async with by_hand(runtime, "jump") as (graph, config):
+            state = await graph.aget_state({"configurable": {"thread_id": "jump"}}, subgraphs=True)
+            jump = Command(goto=[Send("operation", {**state.tasks[0].state.values, "granted": True})])
+            await graph.ainvoke(jump, config, durability="sync")
+        again = await runtime.aresume("jump")
+
+    assert "waiting" == again.status
     assert [] == reports_server.effects()

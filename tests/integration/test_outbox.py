@@ -342,8 +342,9 @@ async def test_messages_of_one_key_are_numbered_in_the_order_of_their_commits(
     await slow.execute(first, first_params)
     late = asyncio.create_task(store.database.fetch(second, second_params))
     waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and wait_event = 'advisory'"
-    while query(waiting) != [(1,)]:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(20):
+        while query(waiting) != [(1,)]:
+            await asyncio.sleep(0.01)
     await slow.commit()
     await slow.close()
     await late

@@ -50,7 +50,10 @@ async def test_an_acceptance_sent_again_by_its_holder_gives_the_lease_that_the_l
     new = new_run()
     params = {
         **{name: getattr(new, name) for name in ("graph", "version", "fingerprint", "requested_by", "vouched")},
-        **{name: getattr(new, name) for name in ("tenant", "model", "client_key", "input_digest", "on_busy")},
+        **{
+            name: getattr(new, name)
+            for name in ("tenant", "model", "client_key", "input_digest", "on_busy", "deadline", "budget")
+        },
         **{"thread": "t", "owner": "o", "run": new.run_id, "collection": None, "input": b"", "settings": b""},
         **{"holder": new_holder(), "worker": "w", "seconds": 60.0},
     }

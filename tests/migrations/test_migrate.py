@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
@@ -187,6 +188,17 @@ async def test_a_role_without_the_right_to_create_is_told_who_must_migrate(reade
     with pytest.raises(errors.DatabaseMisconfigured, match="standfast migrate") as refused:
         await migrate_database(reader_url)
     assert "secret-of-app" not in str(refused.value)
+
+
+async def test_a_newer_part_of_a_rolling_deploy_is_left_alone_and_an_older_one_brought_up_to_date(
+    reader_url: str, database_url: str
+) -> None:
+    run(database_url, "update migrations set version = '99.0' where component = 'procrastinate'")
+    assert [] == await migrate_database(reader_url)
+    run(database_url, "update migrations set version = '0.1' where component = 'procrastinate'")
+    with pytest.raises(errors.DatabaseMisconfigured):
+        await migrate_database(reader_url)
+    assert [f"procrastinate {metadata.version('procrastinate')}"] == await migrate_database(database_url)
 
 
 async def test_a_server_that_is_too_old_is_refused(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ FENCED = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"(?:^|&& |\$ )standfast ((?:[a-z]+ ?)+)", re.MULTILINE)
 DOCS = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
-GROUPS = ("audit", "db", "groups")
+GROUPS = ("artifacts", "audit", "db", "groups", "outbox")
 
 
 def commands(text: str) -> Iterator[tuple[str, ...]]:

@@ -122,6 +122,16 @@ async def decide(runtime: Runtime, order: Order, directory: Path) -> None:
     await runtime.adecide(order["approval"], Said(order["verb"]), as_=Principal.vouched("approver@example.com"))
 
 
+async def vote(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
+    """Decide `approval` by `verb` as `who` once the file `go` is there; what was decided in the end, and by whom."""
+    await until(lambda: Path(order["go"]).exists())
+    try:
+        await runtime.adecide(order["approval"], Said(order["verb"]), as_=Principal.vouched(order["who"]))
+    except errors.AlreadyDecided as error:
+        return {"won": False, "decision": error.decision, "by": error.by}
+    return {"won": True, "decision": order["verb"], "by": order["who"]}
+
+
 async def look(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
     """See `picture`."""
     return await picture(runtime, order["thread"])
@@ -181,6 +191,16 @@ async def picture(runtime: Runtime, thread: str) -> dict[str, Any]:
             if isinstance(one.value, dict) and "approval" in one.value
         },
     }
+
+
+async def fork(runtime: Runtime, order: Order, directory: Path) -> str:
+    """Fork `thread` at its `at`-th checkpoint from the end, with a request of `values`; the new thread's id is `to`."""
+    history = await runtime.ahistory(order["thread"])
+    at = history[order["at"]].checkpoint_id
+    request = (await runtime.astate(order["thread"], at=at)).values["messages"][0]
+    values = {"messages": [request.model_copy(update={"content": order["values"]})]}
+    forked = await runtime.afork(order["thread"], at=at, values=values, as_node="__start__", to=order["to"])
+    return forked.thread_id
 
 
 async def recorded(runtime: Runtime, order: Order, directory: Path) -> list[str]:
@@ -248,10 +268,12 @@ JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "ask_many": ask_many,
     "resume": resume,
     "decide": decide,
+    "vote": vote,
     "look": look,
     "dispatch": dispatch,
     "keep": keep,
     "carry_on": carry_on,
     "race": race,
     "recorded": recorded,
+    "fork": fork,
 }
