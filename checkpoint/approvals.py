@@ -24,6 +24,7 @@ from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Call
 from standfast.checkpoint.outbox import NewMessage, Outbox, message_id
 from standfast.checkpoint.seal import Sealer
+from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.statements import statements
 
 _SQL = statements("approvals")
@@ -102,8 +103,8 @@ class Decision:
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
-@dataclass(frozen=True)
-class Approval:
+@dataclass(frozen=True, repr=False)
+class Approval(Shown):
     """One request for people's decision, with the decision once there is one, and the votes so far.
 
     Of the kind `outcome`, what is asked is what became of a call: `settled` is its decided state, `response` the
@@ -149,10 +150,19 @@ class Approval:
     response: Any = None
     kind: Kind = "call"
 
+    def __repr__(self) -> str:
+        by = f" by {self.decided_by}" if self.decided_by else f", valid until {self.expires_at:%Y-%m-%d %H:%M %Z}"
+        return f"<Approval {self.id} {self.state}{by}: {self.operation}({_named(self.arguments)})>"
+
     @property
     def difference(self) -> list[Change]:
         """What people have changed of what the agent proposed."""
         return differences(self.proposed, self.arguments)
+
+
+def _named(arguments: Mapping[str, Any]) -> str:
+    given = (f"{name}={value!r}" for name, value in arguments.items())
+    return ", ".join(one if len(one) <= 100 else f"{one[:97]}..." for one in given)
 
 
 def approval_id(thread_id: str, operation_id: str, round_: int, kind: Kind = "call") -> str:

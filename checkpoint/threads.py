@@ -24,6 +24,7 @@ from standfast.checkpoint.lease import Lease, claimed, new_holder, worker_name
 from standfast.checkpoint.outbox import Outbox
 from standfast.checkpoint.plain_text import storable_text
 from standfast.checkpoint.seal import Sealer
+from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.statements import statements
 
 _SQL = statements("threads")
@@ -45,8 +46,8 @@ class Status(StrEnum):
     NEEDS_ATTENTION = "needs_attention"
 
 
-@dataclass(frozen=True)
-class Thread:
+@dataclass(frozen=True, repr=False)
+class Thread(Shown):
     """One thread, as its small columns tell; its state is not read. `due`: something is to be done, nobody drives."""
 
     id: str
@@ -62,6 +63,11 @@ class Thread:
     crashes: int
     created_at: datetime
     updated_at: datetime
+
+    def __repr__(self) -> str:
+        why = f", {self.reason}" if self.reason else ""
+        by = f", driven by {self.worker}" if self.worker else ""
+        return f"<Thread {self.id!r} {self.status.upper()}{why}, graph {self.graph!r} version {self.version}{by}>"
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from standfast.checkpoint.shown import show_with
+
 if TYPE_CHECKING:
     from standfast.checkpoint.approvals import Approval
     from standfast.checkpoint.artifact import Artifact
@@ -20,9 +22,13 @@ if TYPE_CHECKING:
     from standfast.graph.blocking import Runtime
     from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent, operation_graph
     from standfast.graph.events import StreamEvent, fold_text
+    from standfast.graph.pictures.buttons import decide_here
+    from standfast.graph.pictures.chart import chart
+    from standfast.graph.pictures.diagram import Picture, picture_of
     from standfast.graph.result import Result
     from standfast.graph.routing import after_approval, after_operate, after_validation
     from standfast.graph.served import Served
+    from standfast.graph.timeline import Ledger, Timeline
     from standfast.nodes.approval import approval_node
     from standfast.nodes.operate import operate_node
     from standfast.nodes.state import OperationState, proposal
@@ -73,6 +79,7 @@ __all__ = [
     "FunctionChannel",
     "Happened",
     "InvalidArguments",
+    "Ledger",
     "LogChannel",
     "Message",
     "Operation",
@@ -80,6 +87,7 @@ __all__ = [
     "OperationState",
     "OutcomeContext",
     "Pending",
+    "Picture",
     "Policy",
     "Price",
     "Principal",
@@ -94,6 +102,7 @@ __all__ = [
     "Status",
     "StreamEvent",
     "Thread",
+    "Timeline",
     "TypeRegistry",
     "Webhook",
     "after_approval",
@@ -104,6 +113,8 @@ __all__ = [
     "artifacts",
     "ask",
     "build_agent",
+    "chart",
+    "decide_here",
     "durable_step",
     "event",
     "first_of",
@@ -113,6 +124,7 @@ __all__ = [
     "operate_node",
     "operation",
     "operation_graph",
+    "picture_of",
     "proposal",
     "random",
     "register_classifier",
@@ -125,15 +137,15 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "DEFAULT_OPERATIONS": "standfast.graph.builder",
-    "OIDC": "standfast.tools.authenticators",
     "Approval": "standfast.checkpoint.approvals",
     "ApprovalPolicy": "standfast.tools.approval_policy",
+    "Artifact": "standfast.checkpoint.artifact",
     "Authenticator": "standfast.tools.authenticators",
     "Backoff": "standfast.tools.retries",
     "CannotTell": "standfast.tools.outcomes",
     "Channel": "standfast.tools.channels",
     "Condition": "standfast.tools.conditions",
+    "DEFAULT_OPERATIONS": "standfast.graph.builder",
     "Delivery": "standfast.checkpoint.outbox",
     "DidNotHappen": "standfast.tools.outcomes",
     "Effect": "standfast.tools.operations",
@@ -143,16 +155,17 @@ _HOMES: Final = {
     "FunctionChannel": "standfast.tools.channels",
     "Happened": "standfast.tools.outcomes",
     "InvalidArguments": "standfast.tools.failures",
+    "Ledger": "standfast.graph.timeline",
     "LogChannel": "standfast.tools.channels",
     "Message": "standfast.checkpoint.outbox",
+    "OIDC": "standfast.tools.authenticators",
     "Operation": "standfast.tools.operations",
     "OperationContext": "standfast.tools.operations",
     "OperationState": "standfast.nodes.state",
     "OutcomeContext": "standfast.tools.operations",
     "Pending": "standfast.tools.outcomes",
+    "Picture": "standfast.graph.pictures.diagram",
     "Policy": "standfast.tools.operations",
-    "Artifact": "standfast.checkpoint.artifact",
-    "artifacts": "standfast.tools.drive",
     "Principal": "standfast.tools.principals",
     "Redelivery": "standfast.tools.channels",
     "Registry": "standfast.tools.operations",
@@ -167,6 +180,7 @@ _HOMES: Final = {
     "Status": "standfast.checkpoint.threads",
     "StreamEvent": "standfast.graph.events",
     "Thread": "standfast.checkpoint.threads",
+    "Timeline": "standfast.graph.timeline",
     "TypeRegistry": "standfast.checkpoint.stored_types",
     "Webhook": "standfast.tools.channels",
     "after_approval": "standfast.graph.routing",
@@ -174,8 +188,11 @@ _HOMES: Final = {
     "after_validation": "standfast.graph.routing",
     "all_of": "standfast.tools.waits",
     "approval_node": "standfast.nodes.approval",
+    "artifacts": "standfast.tools.drive",
     "ask": "standfast.tools.questions",
     "build_agent": "standfast.graph.builder",
+    "chart": "standfast.graph.pictures.chart",
+    "decide_here": "standfast.graph.pictures.buttons",
     "durable_step": "standfast.tools.recorded",
     "event": "standfast.tools.waits",
     "first_of": "standfast.tools.waits",
@@ -185,6 +202,7 @@ _HOMES: Final = {
     "operate_node": "standfast.nodes.operate",
     "operation": "standfast.tools.operations",
     "operation_graph": "standfast.graph.builder",
+    "picture_of": "standfast.graph.pictures.diagram",
     "proposal": "standfast.nodes.state",
     "random": "standfast.tools.recorded",
     "register_classifier": "standfast.tools.failures",
@@ -195,6 +213,14 @@ _HOMES: Final = {
     "validation_node": "standfast.nodes.validation",
     "wait_for_event": "standfast.tools.waits",
 }
+
+
+def _face(value: object) -> str | None:
+    shown: str | None = import_module("standfast.graph.pictures.faces").face_of(value)
+    return shown
+
+
+show_with(_face)
 
 
 def __getattr__(name: str) -> Any:

@@ -30,11 +30,12 @@ from standfast.checkpoint.listing import OpenWait, RunRow
 from standfast.checkpoint.outbox import Delivery, Message
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.threads import Thread
-from standfast.graph.history import Diff, HistoryEntry
+from standfast.graph.history import Diff, History
+from standfast.graph.pictures.diagram import Picture
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.time_travel import At
-from standfast.graph.timeline import Timeline
+from standfast.graph.timeline import Ledger, Timeline
 from standfast.tools.artifacts import Source
 from standfast.tools.dispatcher import Dispatched
 from standfast.tools.principals import Principal
@@ -78,6 +79,11 @@ class Runtime(AsyncRuntime):
         if context is not None:
             context.__exit__(None, None, None)
 
+    @property
+    def on_callers_loop(self) -> bool:
+        """Whether it was opened with `async with`."""
+        return self._portal is None
+
     def invoke(self, request: Any, **options: Any) -> Result:
         """Blocking twin of `ainvoke`."""
         return self._wait(lambda: self.ainvoke(request, **options))
@@ -98,7 +104,7 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `astate`."""
         return self._wait(lambda: self.astate(thread_id, at=at))
 
-    def history(self, thread_id: object, *, limit: int | None = None, before: str | None = None) -> list[HistoryEntry]:
+    def history(self, thread_id: object, *, limit: int | None = None, before: str | None = None) -> History:
         """Blocking twin of `ahistory`."""
         return self._wait(lambda: self.ahistory(thread_id, limit=limit, before=before))
 
@@ -113,6 +119,14 @@ class Runtime(AsyncRuntime):
     def timeline(self, thread_id: object) -> Timeline:
         """Blocking twin of `atimeline`."""
         return self._wait(self.atimeline, thread_id)
+
+    def ledger(self, thread_id: object) -> Ledger:
+        """Blocking twin of `aledger`."""
+        return self._wait(self.aledger, thread_id)
+
+    def picture(self, thread_id: object = None) -> Picture:
+        """Blocking twin of `apicture`."""
+        return self._wait(self.apicture, thread_id)
 
     def threads(self, **filters: Any) -> Sequence[Thread]:
         """Blocking twin of `athreads`."""

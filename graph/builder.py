@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel
@@ -10,6 +11,8 @@ from langgraph.graph import END, START, StateGraph
 from langgraph.graph.state import CompiledStateGraph
 from pydantic import BaseModel, Field
 
+from standfast.checkpoint.shown import Shown
+from standfast.graph.pictures.diagram import picture_of
 from standfast.graph.routing import DELEGATE, after_analysis, after_approval, after_operate, after_validation
 from standfast.nodes.analysis import MODEL_RETRY, ModelFor, analysis_node
 from standfast.nodes.approval import approval_node
@@ -56,10 +59,17 @@ class Delegate(BaseModel):
     task: str = Field(min_length=1, description="What to find, in one or two sentences")
 
 
-class AgentGraph(StateGraph[AgentState, AgentContext, AgentInput, AgentOutput]):
-    """The agent's graph, with the operations that its nodes know."""
+class AgentGraph(StateGraph[AgentState, AgentContext, AgentInput, AgentOutput], Shown):
+    """The agent's graph, with the operations that its nodes know. A notebook shows it as a picture."""
 
     registry: Registry
+
+    def compile(self, *args: Any, **options: Any) -> CompiledStateGraph[Any, Any, Any, Any]:
+        """LangGraph's `compile`; of the compiled graph too a notebook shows our picture, not that of a web service."""
+        compiled = super().compile(*args, **options)
+        # An attribute of the object is what IPython finds before LangGraph's method, which sends the graph away.
+        compiled._repr_mimebundle_ = partial(_mimebundle, self)  # type: ignore[method-assign]
+        return compiled
 
 
 def build_agent(
@@ -120,6 +130,10 @@ def operation_graph(registry: Registry) -> StateGraph[OperationState, None, Oper
     graph.add_conditional_edges("approval", after_approval, ["operate", "approval", END])
     graph.add_conditional_edges("operate", after_operate, ["approval", END])
     return graph
+
+
+def _mimebundle(graph: AgentGraph, **_: Any) -> dict[str, Any]:
+    return {"text/plain": repr(picture_of(graph)), "text/html": graph._repr_html_()}
 
 
 def _specialist(

@@ -362,6 +362,7 @@ class Driver:
         )
 
     async def _let_go(self, *, keep: bool = False) -> None:
+        self._events.add("run_left")
         try:
             await self._saver.aflush()
             if not keep:

@@ -1,7 +1,8 @@
 """The events of a run: from LangGraph's stream to what is recorded, and from what is recorded back to text.
 
-Kinds: `run_begin`, `run_resume`, `run_wait`, `run_end`; `step_begin`, `step_end`; `token`, `answer`, `superseded`;
-`operation_begin`, `progress`, `operation_end`; `approval_open` (again with each drive), `approval_decided`; `custom`.
+Kinds: `run_begin`, `run_resume`, `run_wait`, `run_left` (the drive stopped, and the thread is due), `run_end`;
+`step_begin`, `step_end`; `token`, `answer`, `superseded`; `operation_begin`, `progress`, `operation_end`;
+`approval_open` (again with each drive), `approval_decided`; `custom`.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from standfast.checkpoint.differences import Change, differences
 from standfast.checkpoint.forks import CheckpointRow
+from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.store import Store
 from standfast.graph.changed import pending_nodes
 
@@ -39,8 +40,16 @@ class HistoryEntry:
     changed: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Diff:
+class History(list[HistoryEntry], Shown):
+    """Checkpoints of one thread, the newest first."""
+
+    def __repr__(self) -> str:
+        lines = [f"  {one.checkpoint_id} {one.number}: {_told(one)}" for one in self]
+        return "\n".join([f"<History of {len(self)} checkpoints, the newest first", *lines]) + ">"
+
+
+@dataclass(frozen=True, repr=False)
+class Diff(Shown):
     """How the state `after` differs from that `before`, field by field; messages are told apart by their ids."""
 
     before: str
@@ -49,15 +58,21 @@ class Diff:
     next_before: tuple[str, ...]
     next_after: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        lines = [f"  {one}" for one in self.changes]
+        if self.next_before != self.next_after:
+            lines.append(
+                f"  next: {', '.join(self.next_before) or 'nothing'} -> {', '.join(self.next_after) or 'nothing'}"
+            )
+        return "\n".join([f"<Diff of {self.before} and {self.after}", *lines]) + ">"
 
-async def read_history(
-    store: Store, thread_id: str, *, before: str | None = None, limit: int | None = None
-) -> list[HistoryEntry]:
+
+async def read_history(store: Store, thread_id: str, *, before: str | None = None, limit: int | None = None) -> History:
     """The checkpoints, newest first; `before` one of them, at most `limit`."""
     rows = await store.forks.history(thread_id, before=before, limit=None if limit is None else limit + 1)
     known = {one.id: one for one in rows}
     entries = [_entry(one, known.get(one.parent_id or "")) for one in rows]
-    return entries if limit is None else entries[:limit]
+    return History(entries if limit is None else entries[:limit])
 
 
 def compare(before: StateSnapshot, after: StateSnapshot) -> Diff:
@@ -69,6 +84,12 @@ def compare(before: StateSnapshot, after: StateSnapshot) -> Diff:
         next_before=tuple(before.next),
         next_after=tuple(after.next),
     )
+
+
+def _told(entry: HistoryEntry) -> str:
+    following = ", ".join(name if count == 1 else f"{name} ({count})" for name, count in entry.next.items())
+    wrote = f"wrote {', '.join(entry.changed)}; " if entry.changed else ""
+    return f"{wrote}next: {following or 'nothing'}"
 
 
 def _entry(row: CheckpointRow, parent: CheckpointRow | None) -> HistoryEntry:

@@ -10,13 +10,14 @@ from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
 from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status
 from standfast.checkpoint.waits import Wait
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Shown):
     """How a run stands. `values` is the graph's output, `outcome` its field of that name, if it has one.
 
     `waiting` for people: `approvals` and `questions` say for what. `needs_attention` and `failed`: `reason`

@@ -43,6 +43,7 @@ from standfast.graph.driver import Driver
 from standfast.graph.following import follow_events, follow_to_end
 from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.keeping import Keeping
+from standfast.graph.looking import Looking
 from standfast.graph.opening import opened
 from standfast.graph.operating import FINAL, Operators
 from standfast.graph.outgoing import Outgoing
@@ -51,7 +52,6 @@ from standfast.graph.recorder import OnEvent
 from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
 from standfast.graph.time_travel import TimeTravel, graph_over
-from standfast.graph.timeline import Timeline, read_timeline
 from standfast.graph.worker import Worker, WorkerOptions
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.authenticators import Authenticator
@@ -70,7 +70,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime(TimeTravel, Operators, Outgoing, Keeping):
+class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
@@ -558,10 +558,6 @@ class AsyncRuntime(TimeTravel, Operators, Outgoing, Keeping):
         return await self.store.events.emit(new)
 
     # -- looking
-
-    async def atimeline(self, thread_id: object) -> Timeline:
-        """Everything that is recorded about a thread, whichever graph it belongs to. Raises `UnknownThread`."""
-        return await read_timeline(self.store, thread_id_of(thread_id))
 
     async def aapprovals(
         self, *, thread_id: object = None, state: str | None = "open", limit: int | None = 100

@@ -24,7 +24,7 @@ from standfast.checkpoint.threads import Status
 from standfast.graph.changed import Graph
 from standfast.graph.deployed import Deployed
 from standfast.graph.door import thread_id_of
-from standfast.graph.history import Diff, HistoryEntry, compare, read_history
+from standfast.graph.history import Diff, History, compare, read_history
 from standfast.graph.identity import Identity
 from standfast.graph.result import Result
 from standfast.tools.principals import Principal
@@ -73,9 +73,7 @@ class TimeTravel:
         reader = self._over(LeasedSaver(self.store.database, self.store.sealer))
         return await reader.aget_state({"configurable": where})
 
-    async def ahistory(
-        self, thread_id: object, *, limit: int | None = None, before: str | None = None
-    ) -> list[HistoryEntry]:
+    async def ahistory(self, thread_id: object, *, limit: int | None = None, before: str | None = None) -> History:
         """The thread's checkpoints, newest first, without their values: `astate(at=...)` has those of one.
 
         The next page begins `before` the last one's id. Raises `UnknownThread` and `UnknownCheckpoint`.

@@ -12,9 +12,11 @@ from datetime import datetime
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.documents import Member
 from standfast.checkpoint.operations import Attempt, Operation
+from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Run, Thread
 from standfast.checkpoint.waits import Wait
+from standfast.graph.drives import Drives, read_drives
 from standfast.graph.history import read_history
 
 
@@ -30,9 +32,31 @@ class Step:
     run_id: str | None
 
 
-@dataclass(frozen=True)
-class Timeline:
-    """One thread's record, each list oldest first. `documents` are by run id."""
+@dataclass(frozen=True, repr=False)
+class Ledger(Shown):
+    """What a thread has done or tried to do: its operations, the oldest first, and the attempts at each."""
+
+    thread_id: str
+    operations: Sequence[Operation]
+    attempts: Mapping[str, Sequence[Attempt]]
+
+    def __len__(self) -> int:
+        return len(self.operations)
+
+    def __repr__(self) -> str:
+        lines = [f"<Ledger of thread {self.thread_id!r}, operations: {len(self)}"]
+        for one in self.operations:
+            tries = len(self.attempts.get(one.id, ()))
+            lines.append(f"  {one.name}: {one.state}" + (f" after {tries} attempts" if tries > 1 else ""))
+        return "\n".join(lines) + ">"
+
+
+@dataclass(frozen=True, repr=False)
+class Timeline(Shown):
+    """One thread's record, each list oldest first. `documents` are by run id; `told` is what its events tell.
+
+    A notebook shows it as a chart, if the extra `notebooks` is installed.
+    """
 
     thread: Thread
     runs: Sequence[Run]
@@ -42,6 +66,22 @@ class Timeline:
     approvals: Sequence[Approval]
     waits: Sequence[Wait]
     documents: Mapping[str, Sequence[Member]] = field(default_factory=dict)
+    told: Drives = field(default_factory=Drives)
+
+    @property
+    def ledger(self) -> Ledger:
+        """The operations alone."""
+        return Ledger(self.thread.id, self.operations, self.attempts)
+
+    def __repr__(self) -> str:
+        drives = [f"{number} {drive.end}" for number, drive in enumerate(self.told.drives, 1)]
+        parts = [
+            f"{self.thread.status.upper()} thread {self.thread.id!r}",
+            f"{len(self.runs)} runs, {len(self.steps)} checkpoints, {len(self.operations)} operations",
+            f"drives: {', '.join(drives) or 'none'}",
+            *(f"{one.id} for {one.operation} {one.state}" for one in self.approvals),
+        ]
+        return f"<Timeline {'; '.join(parts)}>"
 
 
 async def read_timeline(store: Store, thread_id: str) -> Timeline:
@@ -61,6 +101,7 @@ async def read_timeline(store: Store, thread_id: str) -> Timeline:
         approvals=sorted(approvals, key=lambda one: one.requested_at),
         waits=[wait for run in runs for wait in await store.waits.of_run(thread_id, run.id)],
         documents={run.id: await store.documents.members(run.collection_id) for run in runs if run.collection_id},
+        told=await read_drives(store, thread_id, [run.id for run in runs]),
     )
 
 

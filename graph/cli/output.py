@@ -14,12 +14,11 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
-# C0 and C1 controls but newline and tab, bidirectional overrides, lone surrogates.
-_INVISIBLE: Final = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
+from standfast.graph.visible import counted as counted
+from standfast.graph.visible import plain as plain
+from standfast.graph.visible import shortened as shortened
 
 
 def prepare_streams() -> None:
@@ -27,11 +26,6 @@ def prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
-
-
-def plain(text: object) -> str:
-    """The text as a terminal may have it: what would be invisible or would move the cursor is escaped."""
-    return _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode(), str(text))
 
 
 def say(text: object = "") -> None:
@@ -87,17 +81,6 @@ def terminal_width() -> int:
 def local_time(at: datetime) -> str:
     """A time as people read it, in their own zone, to the second."""
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}"
-
-
-def shortened(value: object, most: int = 80) -> str:
-    """One line of at most `most` characters."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= most else text[: most - 3] + "..."
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 document`, `2 documents`."""
-    return f"{number:,} {noun}" + ("" if number == 1 else "s")
 
 
 def _encoded(value: Any) -> Any:
