@@ -1,6 +1,6 @@
 """Named places in the shipped code where a test may kill the process. In production each is one comparison.
 
-Invariant: `POINTS` and `OUTCOME_POINTS` list them all; reaching a name outside of them is a mistake in our code.
+Invariant: `POINTS`, `OUTCOME_POINTS` and `CHILD_POINTS` list them all; reaching another name is a mistake in our code.
 """
 
 from __future__ import annotations
@@ -47,8 +47,12 @@ OUTCOME_POINTS: Final = (
     "outcome.polled",  # the operation's poll has answered, nothing says so
     "outcome.completed",  # a completion is committed, nobody has gone on
 )
+CHILD_POINTS: Final = (
+    "child.spawning",  # children are made, their transaction is not committed
+    "child.spawned",  # they are committed, the node does not know it
+)
 
-_POINTS: Final = frozenset((*POINTS, *OUTCOME_POINTS))
+_POINTS: Final = frozenset((*POINTS, *OUTCOME_POINTS, *CHILD_POINTS))
 hook: Callable[[str], None] | None = None
 
 

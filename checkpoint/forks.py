@@ -134,6 +134,10 @@ class Forks:
             for row in rows
         }
 
+    async def holds(self, thread_id: str, operation_id: str) -> bool:
+        """Whether a fork found this operation done."""
+        return await self._database.fetch_one(_SQL["holds"], {"thread": thread_id, "id": operation_id}) is not None
+
     async def history(self, thread_id: str, *, before: str | None, limit: int | None) -> Sequence[CheckpointRow]:
         """The root graph's checkpoints, newest first."""
         params = {"thread": thread_id, "before": before, "limit": limit}

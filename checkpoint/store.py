@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from standfast.checkpoint.approvals import Approvals
 from standfast.checkpoint.artifacts import Artifacts
 from standfast.checkpoint.audit import Audit
+from standfast.checkpoint.children import Children
 from standfast.checkpoint.codec import Codec
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.documents import Documents
@@ -32,6 +33,7 @@ class Store:
     sealer: Sealer
     threads: Threads
     operations: Operations
+    children: Children
     approvals: Approvals
     waits: Waits
     events: Events
@@ -54,11 +56,13 @@ class Store:
         given = settings or Settings()
         kept = Artifacts(database, sealer, given.artifacts_url, threshold=given.artifact_bytes)
         outbox = Outbox(database, sealer, kept)
+        operations = Operations(database, sealer, outbox)
         return cls(
             database,
             sealer,
             Threads(database, sealer, outbox, kept),
-            Operations(database, sealer, outbox),
+            operations,
+            Children(database, sealer, operations, kept),
             Approvals(database, sealer, outbox),
             Waits(database, sealer),
             Events(database, sealer),

@@ -23,6 +23,7 @@ from langchain_core.messages.base import TextAccessor
 from langgraph.checkpoint.serde.types import _DeltaSnapshot
 
 from standfast.checkpoint.artifact import ARTIFACT_FORM, Artifact
+from standfast.checkpoint.child import CHILD_END_FORM, CHILD_FORM, Child, ChildEnd
 from standfast.checkpoint.class_forms import MAX_NAME, Upgrade, attributes_form, class_form, named_form
 from standfast.checkpoint.errors import ConfigurationError, UnknownStoredType
 from standfast.checkpoint.forms import DEFAULT_DICT, FORMS, Form, Layout, Unfit, form, typed
@@ -300,6 +301,8 @@ def _core() -> tuple[dict[type, Form], dict[str, Form], dict[int, Form]]:
         **{cls: class_form(cls, f"langgraph:{cls.__qualname__}") for cls in _LANGGRAPH},
         **{cls: attributes_form(cls, f"pydantic:{cls.__qualname__}", ("_url",)) for cls in _URLS},
         Artifact: ARTIFACT_FORM,
+        Child: CHILD_FORM,
+        ChildEnd: CHILD_END_FORM,
         RecordedError: named_form(
             "standfast:RecordedError",
             Layout.PARTS,

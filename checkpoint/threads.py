@@ -122,6 +122,7 @@ class Run:
     ended_at: datetime | None
     deadline: datetime | None = None
     budget: Budget | None = None
+    parent_thread_id: str | None = None  # of a child: whose run it works for
 
 
 @dataclass(frozen=True)
@@ -164,7 +165,7 @@ class Threads:
             "model": new.model,
             "collection": new.collection_id,
             "input": self._sealer.seal(new.input, at=(*at, "input"), where="input", artifacts=seen),
-            "settings": self._sealer.seal(_settings_dict(new.settings), at=(*at, "settings"), where="settings"),
+            "settings": self._sealer.seal(settings_dict(new.settings), at=(*at, "settings"), where="settings"),
             "deadline": new.deadline,
             "budget": self._sealed_budget(new.thread_id, new.run_id, new.budget),
             "client_key": new.client_key,
@@ -335,6 +336,7 @@ class Threads:
             accepted_at=row["accepted_at"],
             ended_at=row["ended_at"],
             deadline=row["deadline"],
+            parent_thread_id=row["parent_thread_id"],
             budget=None if budget is None else Budget.of_stored(self._sealer.unseal(budget, at=(*at, "budget"))),
         )
 
@@ -375,7 +377,8 @@ def _refuse(new: NewRun, row: DictRow) -> None:
         )
 
 
-def _settings_dict(settings: Settings) -> dict[str, Any]:
+def settings_dict(settings: Settings) -> dict[str, Any]:
+    """The settings as they are sealed."""
     return {
         "context": settings.context,
         "reports_dir": settings.reports_dir,

@@ -25,7 +25,7 @@ from standfast.checkpoint.statements import statements
 
 _SQL = statements("waits")
 
-Kind = Literal["approval", "question", "timer", "event", "completion"]
+Kind = Literal["approval", "question", "timer", "event", "completion", "child"]
 Quorum = Literal["first", "all"]
 
 
@@ -65,17 +65,22 @@ class Waits:
         """Write the waits and give the lease up; False if something came meanwhile (the lease is kept)."""
         params: dict[str, Any] = {"thread": lease.thread_id, "epoch": lease.epoch, "run": run_id}
         names = [one.name for one in open_waits if one.kind == "event"]
+        children = [one.name for one in open_waits if one.kind == "child"]
+        rows = [{**params, **self._row(lease.thread_id, one)} for one in open_waits]
 
         async def work(conn: Connection) -> bool:
+            if children:
+                await conn.execute(_SQL["begin_join"], {"children": children})
             begun = await (await conn.execute(_SQL["begin"], {**params, "names": names})).fetchone()
             if begun is None or not begun["held"]:
                 return True  # by ourselves; what has come since then is for the next driver
-            for wait in open_waits:
-                await conn.execute(_SQL["put"], {**params, **self._row(lease.thread_id, wait)})
+            await conn.cursor().executemany(_SQL["put"], rows)
             await conn.execute(_SQL["withdraw"], {**params, "listed": [one.id for one in open_waits]})
             await conn.execute(_SQL["settle"], params)
             if names:
                 await conn.execute(_SQL["match"], params)
+            if children:
+                await conn.execute(_SQL["match_joins"], params)
             for statement, values in riders:
                 await conn.execute(statement, values)
             row = await (await conn.execute(_SQL["park"], params)).fetchone()

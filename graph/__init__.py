@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from standfast.checkpoint.approvals import Approval
     from standfast.checkpoint.artifact import Artifact
     from standfast.checkpoint.budget import Budget, Price
+    from standfast.checkpoint.child import Child, ChildEnd
     from standfast.checkpoint.events import Event
     from standfast.checkpoint.outbox import Delivery, Message
     from standfast.checkpoint.stored_types import TypeRegistry
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from standfast.tools.approval_policy import ApprovalPolicy
     from standfast.tools.authenticators import OIDC, Authenticator
     from standfast.tools.channels import Channel, FunctionChannel, LogChannel, Redelivery, Webhook
+    from standfast.tools.children import end_of, join, map, spawn
     from standfast.tools.conditions import Condition
     from standfast.tools.drive import artifacts
     from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
@@ -69,6 +71,8 @@ __all__ = [
     "Budget",
     "CannotTell",
     "Channel",
+    "Child",
+    "ChildEnd",
     "Condition",
     "Delivery",
     "DidNotHappen",
@@ -116,9 +120,12 @@ __all__ = [
     "chart",
     "decide_here",
     "durable_step",
+    "end_of",
     "event",
     "first_of",
     "fold_text",
+    "join",
+    "map",
     "notify",
     "now",
     "operate_node",
@@ -130,6 +137,7 @@ __all__ = [
     "register_classifier",
     "remember",
     "sleep",
+    "spawn",
     "timer",
     "uuid",
     "validation_node",
@@ -137,15 +145,19 @@ __all__ = [
 ]
 
 _HOMES: Final = {
+    "DEFAULT_OPERATIONS": "standfast.graph.builder",
+    "OIDC": "standfast.tools.authenticators",
     "Approval": "standfast.checkpoint.approvals",
     "ApprovalPolicy": "standfast.tools.approval_policy",
     "Artifact": "standfast.checkpoint.artifact",
     "Authenticator": "standfast.tools.authenticators",
     "Backoff": "standfast.tools.retries",
+    "Budget": "standfast.checkpoint.budget",
     "CannotTell": "standfast.tools.outcomes",
     "Channel": "standfast.tools.channels",
+    "Child": "standfast.checkpoint.child",
+    "ChildEnd": "standfast.checkpoint.child",
     "Condition": "standfast.tools.conditions",
-    "DEFAULT_OPERATIONS": "standfast.graph.builder",
     "Delivery": "standfast.checkpoint.outbox",
     "DidNotHappen": "standfast.tools.outcomes",
     "Effect": "standfast.tools.operations",
@@ -158,7 +170,6 @@ _HOMES: Final = {
     "Ledger": "standfast.graph.timeline",
     "LogChannel": "standfast.tools.channels",
     "Message": "standfast.checkpoint.outbox",
-    "OIDC": "standfast.tools.authenticators",
     "Operation": "standfast.tools.operations",
     "OperationContext": "standfast.tools.operations",
     "OperationState": "standfast.nodes.state",
@@ -166,11 +177,10 @@ _HOMES: Final = {
     "Pending": "standfast.tools.outcomes",
     "Picture": "standfast.graph.pictures.diagram",
     "Policy": "standfast.tools.operations",
+    "Price": "standfast.checkpoint.budget",
     "Principal": "standfast.tools.principals",
     "Redelivery": "standfast.tools.channels",
     "Registry": "standfast.tools.operations",
-    "Budget": "standfast.checkpoint.budget",
-    "Price": "standfast.checkpoint.budget",
     "Result": "standfast.graph.result",
     "RetryPolicy": "standfast.tools.retries",
     "Rule": "standfast.tools.rules",
@@ -194,9 +204,12 @@ _HOMES: Final = {
     "chart": "standfast.graph.pictures.chart",
     "decide_here": "standfast.graph.pictures.buttons",
     "durable_step": "standfast.tools.recorded",
+    "end_of": "standfast.tools.children",
     "event": "standfast.tools.waits",
     "first_of": "standfast.tools.waits",
     "fold_text": "standfast.graph.events",
+    "join": "standfast.tools.children",
+    "map": "standfast.tools.children",
     "notify": "standfast.tools.notify",
     "now": "standfast.tools.recorded",
     "operate_node": "standfast.nodes.operate",
@@ -208,6 +221,7 @@ _HOMES: Final = {
     "register_classifier": "standfast.tools.failures",
     "remember": "standfast.tools.remember",
     "sleep": "standfast.tools.waits",
+    "spawn": "standfast.tools.children",
     "timer": "standfast.tools.waits",
     "uuid": "standfast.tools.recorded",
     "validation_node": "standfast.nodes.validation",

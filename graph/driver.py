@@ -11,6 +11,7 @@ import copy
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
@@ -20,6 +21,7 @@ from langgraph.types import Interrupt
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.database import Rider
 from standfast.checkpoint.lease import Lease, LeaseKeeper, release
 from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.saver import LeasedSaver
@@ -28,6 +30,7 @@ from standfast.checkpoint.threads import Run, Status
 from standfast.checkpoint.waits import Wait
 from standfast.graph.changed import Graph
 from standfast.graph.control import DriveControl
+from standfast.graph.door import graph_input
 from standfast.graph.due import Ask, Done, Due, Go
 from standfast.graph.events import event_of
 from standfast.graph.model_tokens import ModelTokens
@@ -90,21 +93,24 @@ class Driver:
         if self._graph.store is None:
             self._graph.store = store.memory
         self._due = Due(store, self._graph, self._saver, lease, run)
-        self._limits = Limits(run, store.operations, lease, store.database.clock)
+        self._limits = Limits(run, store.operations, store.children, lease, store.database.clock)
         self._limit: LimitReached | None = None
+        self._artifacts = ThreadArtifacts(store.artifacts, store.sealer.codec, lease.thread_id)
         drive = Drive(
             run=run,
             lease=lease,
             ledger=Ledger(store.operations, lease),
             operations=store.operations,
+            children=store.children,
             approvals=store.approvals,
             documents=store.documents,
             memory=store.memory,
             lineage=Lineage(store.forks, run),
             clock=store.database.clock,
             messages=messages,
-            artifacts=ThreadArtifacts(store.artifacts, store.sealer.codec, lease.thread_id),
+            artifacts=self._artifacts,
             limits=self._limits,
+            request=partial(graph_input, takes_messages=True),
             tell=self._events.add,
             policy=policy or ApprovalPolicy(),
         )
@@ -339,6 +345,7 @@ class Driver:
     ) -> Result:
         await self._events.close()
         await self._saver.aflush()
+        output = await self._output(values)
         self._events.add("run_end", data={"status": str(status), "reason": reason})
         await self._store.threads.end(
             self._lease,
@@ -347,7 +354,7 @@ class Driver:
             reason=reason,
             outcome=outcome,
             limit=limit,
-            riders=self._events.take(),
+            riders=[*self._events.take(), *output],
         )
         self._events.stored()
         reach("drive.ended")
@@ -360,6 +367,13 @@ class Driver:
             reason=reason,
             error=error,
         )
+
+    async def _output(self, values: Mapping[str, Any] | None) -> list[Rider]:
+        """What a child puts out for whoever joins it, kept with its end."""
+        if self._run.parent_thread_id is None or values is None:
+            return []
+        output = await self._artifacts.settle(dict(values), name="output")
+        return [self._store.children.put_out(self._lease.thread_id, self._run.id, output)]
 
     async def _let_go(self, *, keep: bool = False) -> None:
         self._events.add("run_left")

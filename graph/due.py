@@ -115,7 +115,7 @@ class Due:
                     come.add(wait.id)
             elif wait.kind == "question" and wait.state == "answered":
                 answers[wait.interrupt_id] = wait.answer
-            elif wait.kind in ("timer", "event"):
+            elif wait.kind in ("timer", "event", "child"):
                 ended.setdefault(wait.interrupt_id, []).append(wait)
         for identifier, waits in ended.items():
             if all(one.state != "open" for one in waits):
@@ -132,12 +132,14 @@ class Due:
         return answers, come
 
     async def _events_of(self, waits: list[Wait]) -> dict[str, Any]:
-        """The answer to a question of timers and events: for each its event, its time-out, or None if withdrawn."""
+        """The answer to a question of timers, events and children: for each what came, if it was not withdrawn."""
         events = await self._store.events.by_seq([one.event_seq for one in waits if one.event_seq is not None])
         ended: list[dict[str, Any] | None] = []
         for one in sorted(waits, key=lambda one: one.position):
             event = events.get(one.event_seq or 0)
-            ended.append(None if one.state == "withdrawn" else {"event": None if event is None else vars(event)})
+            child = one.answered_by if one.kind == "child" else None  # how it ended
+            found = {"event": None if event is None else vars(event), "child": child}
+            ended.append(None if one.state == "withdrawn" else found)
         return {WAITS: ended}
 
     def _retry(self, pending: PendingRetry) -> Wait:

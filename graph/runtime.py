@@ -408,7 +408,8 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
         try:
             self.deployed.require(await self.store.threads.get(thread))
             run, last_event = await self.store.threads.latest(thread)
-            at_rest = run.state != "open" and not (run.state == "needs_attention" and lease.cancel_requested)
+            stopped = run.state in ("needs_attention", "queued")
+            at_rest = run.state != "open" and not (stopped and lease.cancel_requested)
         except BaseException as error:
             if not (keep_on_error and isinstance(error, Exception)):
                 with contextlib.suppress(errors.StandfastError):

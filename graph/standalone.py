@@ -13,6 +13,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from langchain_core.runnables import RunnableConfig
@@ -35,7 +36,7 @@ from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.checkpoint.threads import NewRun, Run, Status
 from standfast.graph.accepting import principal_of
-from standfast.graph.door import thread_id_of
+from standfast.graph.door import graph_input, thread_id_of
 from standfast.graph.opening import opened
 from standfast.nodes.models import default_model
 from standfast.tools.artifacts import ThreadArtifacts
@@ -125,11 +126,13 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
             lease=lease,
             ledger=ledger,
             operations=store.operations,
+            children=store.children,
             approvals=store.approvals,
             documents=store.documents,
             memory=store.memory,
             lineage=Lineage(store.forks, run),
-            limits=Limits(run, store.operations, lease, store.database.clock),
+            limits=Limits(run, store.operations, store.children, lease, store.database.clock),
+            request=partial(graph_input, takes_messages=True),
             clock=store.database.clock,
             messages=messages,
             artifacts=ThreadArtifacts(store.artifacts, store.sealer.codec, thread),

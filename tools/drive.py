@@ -16,6 +16,7 @@ from langgraph.store.base import BaseStore
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approvals
+from standfast.checkpoint.children import Children
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Operations
@@ -38,12 +39,14 @@ class Drive:
     lease: Lease
     ledger: Ledger
     operations: Operations
+    children: Children
     approvals: Approvals
     documents: Documents
     memory: BaseStore
     messages: StepMessages
     artifacts: ThreadArtifacts
     limits: Limits
+    request: Callable[[Any, str], Any]  # a request for a run of this id, as the input of its graph
     clock: Callable[[], Awaitable[datetime]]
     tell: Callable[[str, tuple[str, ...], Any], None]  # record an event of the run: kind, path, data
     lineage: Lineage

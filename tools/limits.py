@@ -15,6 +15,7 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage
 
 from standfast.checkpoint.budget import Budget
+from standfast.checkpoint.children import Ancestor, Children
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.threads import Run
@@ -36,10 +37,17 @@ class Limits:
     """The limits of one drive's run. `ends_at` is its deadline by `time.monotonic()`, as far as it is known."""
 
     def __init__(
-        self, run: Run, operations: Operations, lease: Lease, clock: Callable[[], Awaitable[datetime]]
+        self,
+        run: Run,
+        operations: Operations,
+        children: Children,
+        lease: Lease,
+        clock: Callable[[], Awaitable[datetime]],
     ) -> None:
         self._run = run
         self._operations = operations
+        self._children = children
+        self._above: list[Ancestor] | None = None
         self._lease = lease
         self._clock = clock
         self._budget = run.budget or Budget()
@@ -63,7 +71,7 @@ class Limits:
             if self._steps is None:
                 self._steps = await self._operations.steps(self._run.thread_id, self._run.id)
             if self._steps >= self._budget.steps:
-                return self._spent_up("steps", self._steps, self._budget.steps)
+                return _spent_up(self._run.thread_id, "steps", self._steps, self._budget.steps)
         return None
 
     async def after_step(self) -> LimitReached | None:
@@ -83,20 +91,42 @@ class Limits:
         )
 
     async def before_model_call(self) -> None:
-        """Count a call of the model. Raises `LimitReached` if the budget has none left."""
-        budget = self._budget
-        if budget.model_calls is None and budget.tokens is None and budget.money is None:
-            return
-        async with self._lock:
-            spent = self._spent = self._spent or await self._read()
+        """Count a call of the model. Raises `LimitReached` if a budget has none left: the run's own, of which its
+        children spend too, or that of a run that it works for."""
+        for one in await self._ancestors():
+            if one.budget is not None and _counts(one.budget):
+                spent = await self._of_family(one.thread_id, one.run_id, one.budget, itself=True)
+                spent.calls -= 1  # this one has begun
+                self._check(one.thread_id, one.budget, spent)
+        if _counts(self._budget):
+            async with self._lock:
+                spent = self._spent = self._spent or await self._read()
+            theirs = await self._of_family(self._run.thread_id, self._run.id, self._budget, itself=False)
+            self._check(self._run.thread_id, self._budget, spent.with_(theirs))
+            spent.calls += 1
+
+    def _check(self, thread: str, budget: Budget, spent: _Spent) -> None:
         for name, used, most in (
             ("model calls", spent.calls, budget.model_calls),
             ("tokens", spent.tokens, budget.tokens),
             ("money", spent.money, budget.money),
         ):
             if most is not None and used >= most:
-                raise self._spent_up(name, used, most)
-        spent.calls += 1
+                raise _spent_up(thread, name, used, most)
+
+    async def _ancestors(self) -> list[Ancestor]:
+        if self._above is None:
+            child = self._run.parent_thread_id is not None
+            self._above = await self._children.above(self._run.thread_id, self._run.id) if child else []
+        return self._above
+
+    async def _of_family(self, thread: str, run: str, budget: Budget, *, itself: bool) -> _Spent:
+        valued = budget.tokens is not None or budget.money is not None
+        calls = await self._children.spent(thread, run, itself=itself, answers=valued)
+        spent = _Spent(calls.count)
+        for answer in calls.answers:
+            spent.add(answer, budget)
+        return spent
 
     def answered(self, answer: AIMessage) -> None:
         """Count what an answer has cost, as far as the model says so."""
@@ -112,18 +142,23 @@ class Limits:
                     spent.add(one.result, self._budget)
         return spent
 
-    def _spent_up(self, what: str, used: object, most: object) -> LimitReached:
-        thread = self._run.thread_id
-        option = what.replace(" ", "_")
-        return LimitReached(
-            "budget",
-            f"the budget of thread {thread!r} is spent ({used} of {most} {what}); what was done is kept. "
-            f"To go on: standfast retry {thread} --budget {option}=MORE",
-        )
+
+def _spent_up(thread: str, what: str, used: object, most: object) -> LimitReached:
+    option = what.replace(" ", "_")
+    return LimitReached(
+        "budget",
+        f"the budget of thread {thread!r} is spent ({used} of {most} {what}); what was done is kept. "
+        f"To go on: standfast retry {thread} --budget {option}=MORE",
+    )
+
+
+def _counts(budget: Budget) -> bool:
+    """Whether it bounds what is spent on models."""
+    return budget.model_calls is not None or budget.tokens is not None or budget.money is not None
 
 
 class _Spent:
-    """What a run has spent on its model."""
+    """What a run has spent on its model, or a family of runs."""
 
     def __init__(self, calls: int) -> None:
         self.calls = calls
@@ -136,3 +171,9 @@ class _Spent:
             self.tokens += usage["total_tokens"]
             if budget.price is not None:
                 self.money += budget.price.of(usage["input_tokens"], usage["output_tokens"])
+
+    def with_(self, other: _Spent) -> _Spent:
+        """Both together."""
+        both = _Spent(self.calls + other.calls)
+        both.tokens, both.money = self.tokens + other.tokens, self.money + other.money
+        return both

@@ -6,6 +6,8 @@ answered from the ledger; everything else of a fork is new and has an id of its 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from standfast.checkpoint.forks import Fork, Forks, Inherited, Place
 from standfast.checkpoint.threads import Run
 from standfast.tools.digests import operation_id
@@ -38,6 +40,15 @@ class Lineage:
     async def origin(self) -> tuple[str, str]:
         """The thread and run whose names stand for places: those where the work began."""
         return (await self._lines())[0]
+
+    async def placed(self, place: Callable[[str, str], str]) -> tuple[tuple[str, str], bool]:
+        """The thread and run whose names stand for a place, and whether what it holds, of the id
+        `place(thread, run)`, was inherited: those of a source that has done it, else the run's own."""
+        *sources, own = await self._lines()
+        for source in sources:
+            if await self._forks.holds(self._run.thread_id, place(*source)):
+                return source, True
+        return own, False
 
     def own(self, kind: str, namespace: str, turn: int, index: int) -> str:
         """The id of a new operation at this place."""

@@ -108,8 +108,8 @@ async def _place(name: str, arguments: Mapping[str, Any]) -> tuple[Drive, Call]:
     drive = drive_of(config)
     namespace = config["configurable"].get("checkpoint_ns", "")
     digest = call_digest(name, arguments)
-    ordinal = _ordinal(config, digest)
-    place = "\0".join((*await drive.lineage.origin(), namespace, digest, str(ordinal), "step"))
+    number = ordinal(config, digest)
+    place = "\0".join((*await drive.lineage.origin(), namespace, digest, str(number), "step"))
     return drive, Call(
         id="step-" + hashlib.sha256(place.encode("utf-8", "surrogatepass")).hexdigest()[:32],
         run_id=drive.run.id,
@@ -117,15 +117,15 @@ async def _place(name: str, arguments: Mapping[str, Any]) -> tuple[Drive, Call]:
         name=name,
         namespace=namespace,
         turn=0,
-        index=ordinal,
+        index=number,
         effect=Effect.READ,
         digest=digest,
         arguments=arguments,
     )
 
 
-def _ordinal(config: RunnableConfig, digest: str) -> int:
-    """How often this node has asked for the same before, in this execution."""
+def ordinal(config: RunnableConfig, digest: str) -> int:
+    """How often this node has asked for the same before, in this execution; each call counts."""
     known = config["configurable"]
     scratchpad = known.get(_SCRATCHPAD)
     counts: tuple[Any, Counter[str]] | None = known.get(_COUNTS)

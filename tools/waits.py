@@ -23,6 +23,7 @@ from langgraph.config import get_config
 from langgraph.types import interrupt
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.child import Child
 from standfast.checkpoint.events import Event
 from standfast.tools.drive import drive_of
 from standfast.tools.ledger import refuse_to_wait
@@ -50,15 +51,27 @@ class EventWait:
 
 
 @dataclass(frozen=True)
+class ChildWait:
+    """The end of a child thread to wait for, at most for `timeout`."""
+
+    child: Child
+    timeout: timedelta | None = None
+
+
+AnyWait = TimerWait | EventWait | ChildWait
+
+
+@dataclass(frozen=True)
 class Ended:
-    """How one wait ended: its event, or None when its time came."""
+    """How one wait ended: its event, or the status that its child ended with; neither when its time came."""
 
     position: int
     event: Event | None
+    child: str | None = None
 
     @property
     def timed_out(self) -> bool:
-        return self.event is None
+        return self.event is None and self.child is None
 
 
 def timer(*, until: datetime | None = None, for_: Seconds | None = None) -> TimerWait:
@@ -66,7 +79,7 @@ def timer(*, until: datetime | None = None, for_: Seconds | None = None) -> Time
     if (until is None) == (for_ is None):
         raise errors.InvalidRequest("a timer takes either until= or for_=")
     if for_ is not None:
-        return TimerWait(after=_duration(for_, "for_"))
+        return TimerWait(after=duration(for_, "for_"))
     if not isinstance(until, datetime) or until.utcoffset() is None:
         raise errors.InvalidRequest(
             f"until= is a datetime with a time zone, not {until!r}: a local time means another moment elsewhere"
@@ -79,7 +92,7 @@ def timer(*, until: datetime | None = None, for_: Seconds | None = None) -> Time
 
 def event(name: str, *, match: Any = None, timeout: Seconds | None = None) -> EventWait:
     """An event for `first_of` and `all_of`: of this name and, if `match` is given, emitted with an equal match."""
-    return EventWait(event_name(name), match, None if timeout is None else _duration(timeout, "timeout"))
+    return EventWait(event_name(name), match, None if timeout is None else duration(timeout, "timeout"))
 
 
 async def sleep(*, until: datetime | None = None, for_: Seconds | None = None) -> None:
@@ -118,13 +131,13 @@ def from_the_top(config: RunnableConfig) -> Iterator[None]:
         var_child_runnable_config.reset(token)
 
 
-async def first_of(*waits: TimerWait | EventWait) -> Ended:
+async def first_of(*waits: AnyWait) -> Ended:
     """Wait for the first of several; the others are withdrawn."""
     ended = [one for one in await _wait(waits, "first") if one is not None]
     return ended[0]
 
 
-async def all_of(*waits: TimerWait | EventWait) -> list[Ended]:
+async def all_of(*waits: AnyWait) -> list[Ended]:
     """Wait for all of several."""
     return [one for one in await _wait(waits, "all") if one is not None]
 
@@ -149,7 +162,7 @@ def digest_of(value: Any, what: str) -> str:
         raise errors.InvalidRequest(f"{what} must be JSON: {error}") from error
 
 
-async def _wait(waits: Sequence[TimerWait | EventWait], quorum: Literal["first", "all"]) -> list[Ended | None]:
+async def _wait(waits: Sequence[AnyWait], quorum: Literal["first", "all"]) -> list[Ended | None]:
     if not waits:
         raise errors.InvalidRequest("there is nothing to wait for; give at least one wait")
     refuse_to_wait()
@@ -158,11 +171,13 @@ async def _wait(waits: Sequence[TimerWait | EventWait], quorum: Literal["first",
     return _ended(answer)
 
 
-def _described(wait: TimerWait | EventWait, now: datetime) -> dict[str, Any]:
+def _described(wait: AnyWait, now: datetime) -> dict[str, Any]:
     if isinstance(wait, TimerWait):
         until = _later(now, wait.after or timedelta()) if wait.until is None else max(wait.until, now)
         return {"kind": "timer", "name": None, "match": None, "until": _within(until)}
     latest = None if wait.timeout is None else _later(now, wait.timeout)
+    if isinstance(wait, ChildWait):
+        return {"kind": "child", "name": wait.child.thread_id, "match": None, "until": latest}
     return {"kind": "event", "name": wait.name, "match": match_digest(wait.match), "until": latest}
 
 
@@ -185,11 +200,12 @@ def _ended(answer: Any) -> list[Ended | None]:
     ended: list[Ended | None] = []
     for position, one in enumerate(answer[WAITS]):
         happened = None if one is None or one["event"] is None else Event(**one["event"])
-        ended.append(None if one is None else Ended(position, happened))
+        ended.append(None if one is None else Ended(position, happened, one.get("child")))
     return ended
 
 
-def _duration(value: Seconds, what: str) -> timedelta:
+def duration(value: Seconds, what: str) -> timedelta:
+    """Seconds as a timedelta that is not negative. Raises `InvalidRequest`."""
     try:
         duration = value if isinstance(value, timedelta) else timedelta(seconds=value)
     except (TypeError, ValueError, OverflowError) as error:

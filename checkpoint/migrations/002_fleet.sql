@@ -192,6 +192,7 @@ begin
     if found then
         return;
     end if;
+    perform lock_family_1(thread, run);
     perform assert_lease_1(thread, held);
     perform 1 from threads where id = thread and cancel_requested_at is not null;
     if found and new_state = 'needs_attention' then
@@ -206,8 +207,9 @@ begin
        set state = new_state, reason = new_reason, outcome = coalesce(new_outcome, outcome),
            ended_epoch = held, limit_reached = at_limit,
            ended_at = case when new_state = 'needs_attention' then null else moment end
-     where thread_id = thread and id = run and state in ('open', 'needs_attention');
+     where thread_id = thread and id = run and state in ('queued', 'open', 'needs_attention');
     if new_state <> 'needs_attention' then
+        perform tell_family_1(thread, run, new_state);
         update approvals set state = 'withdrawn', decided_at = moment
          where thread_id = thread and state = 'open';
         update threads set cancel_requested_at = null where id = thread;
@@ -226,6 +228,9 @@ begin
      where id = thread;
     if next_run.id is not null then
         perform ring_1(thread);
+    end if;
+    if new_state = 'cancelled' then
+        perform cancel_children_1(thread, run);
     end if;
     perform tell_1(thread);
 end $$;

@@ -20,6 +20,9 @@ select run_id::text, source_thread_id, source_run_id::text, checkpoint_id, linea
 select kind, namespace, turn, index, id, digest, state
   from operations where thread_id = %(thread)s and run_id = %(run)s and inherited_from is not null and kind <> 'step'
 
+-- name: holds
+select from operations where thread_id = %(thread)s and id = %(id)s and inherited_from is not null
+
 -- name: history
 -- Small values, joins and the packets of Send, which say what comes next; no other value is read.
 select c.checkpoint_id, c.parent_checkpoint_id, c.checkpoint ->> 'ts' as at, c.metadata, c.sealed,

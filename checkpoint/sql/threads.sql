@@ -25,19 +25,19 @@ select id from threads where uuid = %(uuid)s
 
 -- name: run
 select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
-       deadline, budget, accepted_at, ended_at
+       deadline, budget, parent_thread_id, accepted_at, ended_at
   from runs where thread_id = %(thread)s and id = %(run)s
 
 -- name: latest
 select r.id::text, r.number, r.state, r.reason, r.requested_by, r.vouched, r.model, r.collection_id, r.input, r.settings,
-       r.outcome, r.deadline, r.budget, r.accepted_at, r.ended_at,
+       r.outcome, r.deadline, r.budget, r.parent_thread_id, r.accepted_at, r.ended_at,
        (select coalesce(max(e.last), 0) from run_events e where e.thread_id = r.thread_id and e.run_id = r.id) as last_event
   from threads t join runs r on r.thread_id = t.id and r.id = t.run_id
  where t.id = %(thread)s
 
 -- name: runs
 select id::text, number, state, reason, requested_by, vouched, model, collection_id, input, settings, outcome,
-       deadline, budget, accepted_at, ended_at
+       deadline, budget, parent_thread_id, accepted_at, ended_at
   from runs where thread_id = %(thread)s order by number
 
 -- name: cancel
@@ -45,7 +45,7 @@ update threads t
    set cancel_requested_at = coalesce(t.cancel_requested_at, standfast.now())
   from (select x.id, x.run_id, x.cancel_requested_at as asked_at
           from threads x join runs r on r.thread_id = x.id and r.id = x.run_id
-         where x.id = %(thread)s and r.state in ('open', 'needs_attention') for no key update of x) as before
+         where x.id = %(thread)s and r.state in ('queued', 'open', 'needs_attention') for no key update of x) as before
  where t.id = before.id
 returning before.run_id::text as run_id, before.asked_at, wake_1(t.id)
 

@@ -19,6 +19,12 @@ update waits w set state = 'answered', ended_at = standfast.now()
  where w.thread_id = %(thread)s and w.state = 'open' and a.thread_id = w.thread_id and a.id = w.approval_id
    and a.state <> 'open'
 
+-- name: begin_join
+select begin_join_1(%(children)s)
+
+-- name: match_joins
+select match_joins_1(%(thread)s)
+
 -- name: match
 select match_waits_1(%(thread)s)
 

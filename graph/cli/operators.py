@@ -104,7 +104,7 @@ def runs(
 def waits(
     context: typer.Context,
     kind: Annotated[
-        Literal["approval", "question", "timer", "event", "completion"] | None,
+        Literal["approval", "question", "timer", "event", "completion", "child"] | None,
         typer.Option("--kind", help="Only waits of this kind."),
     ] = None,
     graph: OfGraph = None,

@@ -180,6 +180,8 @@ def _awaited(wait: Wait) -> str:
     until = "" if wait.until is None else f" until {local_time(wait.until)}"
     if wait.kind == "completion":
         return f"the end of operation {wait.name}" + (f"; it is asked{until.replace('until', 'at')}" if until else "")
+    if wait.kind == "child":
+        return f"the end of thread {wait.name}{until}"
     return f"event {wait.name!r}{until}" if wait.kind == "event" else f"its time{until}"
 
 

@@ -257,6 +257,18 @@ async def dispatch(runtime: Runtime, order: Order, directory: Path) -> dict[str,
     return vars(await dispatcher.dispatch())
 
 
+async def serve(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
+    """Work until the thread's run has ended, and say how."""
+    stop = asyncio.Event()
+    worker = asyncio.create_task(runtime.awork(stop=stop))
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while (result := await runtime.aresult(order["thread"])).status in ("queued", "waiting", "running"):
+            await asyncio.sleep(0.02)
+    stop.set()
+    await worker
+    return {**_told(result), "sizes": result.values.get("sizes")}
+
+
 async def keep(runtime: Runtime, order: Order, directory: Path) -> str:
     """Keep the order's text as an artifact; its id."""
     return (await runtime.aput_artifact(order["text"], name="kept")).sha256
@@ -272,6 +284,7 @@ JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "look": look,
     "dispatch": dispatch,
     "keep": keep,
+    "serve": serve,
     "carry_on": carry_on,
     "race": race,
     "recorded": recorded,

@@ -17,7 +17,7 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from standfast.graph import durable_step
+from standfast.graph import durable_step, join, map, spawn
 from tests.crash.support.scripted_model import ScriptedModel, call, script
 
 
@@ -155,3 +155,27 @@ def supervisor() -> Any:
     graph.add_edge("flights", "supervisor")
     graph.add_edge("hotels", "supervisor")
     return graph
+
+
+# -- a family: a graph that gives parts of its work to threads of the same graph
+
+
+class Part(TypedDict, total=False):
+    name: str
+    parts: list[str]
+    sizes: list[int]
+
+
+async def give_out(state: Part) -> Part:
+    if not state.get("parts"):
+        log(f"measured {state['name']}")
+        return {"sizes": [len(state["name"])]}
+    first, *others = state["parts"]
+    child = await spawn({"name": first})
+    ends = [await join(child), *await map([{"name": one} for one in others], concurrency=2)]
+    return {"sizes": [size for end in ends if end is not None for size in end.output["sizes"]]}
+
+
+family = StateGraph(Part)
+family.add_node("give_out", give_out)
+family.add_edge(START, "give_out")
