@@ -34,7 +34,7 @@ Order = Mapping[str, Any]
 SHORT_LEASE = 2.0  # seconds, for those who are killed: somebody waits for it to run out
 LONG_LEASE = 15.0  # for all others: a busy machine must not take it from them
 _PATIENCE_SECONDS = 60.0
-_DEADLINE_SECONDS = 3.0  # of a report: after a kill somebody waits until it has passed
+_DEADLINE_SECONDS = 10.0  # of a report: after a kill somebody waits until it has passed
 QUICK = [
     replace(one, policy=replace(one.policy, timeout=_DEADLINE_SECONDS)) if one is publish_report else one
     for one in DEFAULT_OPERATIONS
