@@ -6,6 +6,7 @@ needed is found out here again, from the policy and the checks, whichever way th
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from langchain_core.messages import ToolMessage
@@ -23,6 +24,7 @@ from standfast.nodes.validation import INVALID, MENDABLE, failed_checks
 from standfast.tools.drive import Drive, drive_of, path_of
 from standfast.tools.failures import FailureClass
 from standfast.tools.halts import NeedsPerson
+from standfast.tools.late import record_late
 from standfast.tools.ledger import Outcome, attempt_ends_at
 from standfast.tools.operations import OperationContext, Registry
 from standfast.tools.reconciliation import resolver
@@ -73,6 +75,7 @@ def operate_node(registry: Registry) -> Node[OperationState]:
                 drive.memory,
                 progress,
                 ends_at=min((one for one in ends if one is not None), default=None),
+                outlive=partial(record_late, drive.operations, call.id, attempt),
             )
             with from_the_top(config):
                 result = await operation.call(call.arguments, context)

@@ -15,7 +15,6 @@ from enum import StrEnum
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints, overload
 
-import anyio.to_thread
 from langchain_core.tools import BaseTool
 from langchain_core.tools.base import create_schema_from_function
 from langchain_core.utils.function_calling import convert_to_openai_tool
@@ -28,6 +27,7 @@ from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.threads import Run
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.failures import InvalidArguments
+from standfast.tools.late import Outlive, on_a_thread
 from standfast.tools.outcomes import Pending, Polled, Reconciled
 from standfast.tools.retries import NEVER, RetryPolicy
 from standfast.tools.rules import ASK, LET_THROUGH, Rule
@@ -100,6 +100,7 @@ class OperationContext:
     memory: BaseStore | None = None  # what threads remember for each other
     progress: Callable[[Any], None] = lambda _: None  # tell those who follow the run how far it is
     ends_at: float | None = None  # by time.monotonic()
+    outlive: Outlive = lambda _: None
 
     @property
     def time_left(self) -> float | None:
@@ -338,7 +339,7 @@ def _of_function(
             given[_CONTEXT] = context
         if is_async:
             return await function(**given)
-        return await anyio.to_thread.run_sync(lambda: function(**given))
+        return await on_a_thread(lambda: function(**given), context.outlive)
 
     return Operation(title, text, policy, schema, call, returns=_returns(function))
 
@@ -353,8 +354,11 @@ def _of_tool(
     if getattr(tool, "coroutine", True) is None:
         _refuse_blocking(title, policy)
     schema = _pydantic(tool.get_input_schema())
+    blocks = getattr(tool, "coroutine", True) is None
 
     async def call(arguments: Mapping[str, Any], context: OperationContext) -> Any:
+        if blocks:
+            return await on_a_thread(lambda: tool.invoke(dict(arguments)), context.outlive)
         return await tool.ainvoke(dict(arguments))
 
     return Operation(title, description or tool.description, policy, schema, call)
