@@ -2,7 +2,7 @@
 
 ARGS ?=
 
-.PHONY: install check test bench chaos
+.PHONY: install check test bench crash chaos
 
 install:
 	python -m pip install -e ".[dev]"
@@ -23,3 +23,6 @@ bench:
 # A fleet under attack, three seeds: `make chaos ARGS="--seed 7 --threads 400"`. The last line is the totals, as JSON.
 chaos:
 	python -m tests.crash.chaos $(ARGS)
+
+crash:
+	python tests/crash/support/campaign.py $(ARGS)

@@ -3,7 +3,8 @@
 An order: `job`, `url` of the database, `thread`; `kill` as [point, n] for a SIGKILL at the n-th time that the
 point of `standfast.checkpoint.crashpoints` is reached; `forgetful` takes the ledger's memory out; `env` goes
 into the environment; `scripted` uses the scripted model instead of the one named by `model`, and if it is "nested"
-an agent whose specialist may act; `graph` is MODULE:ATTR of another graph.
+an agent whose specialist may act, if it is "effects" one with an operation of each kind; `graph` is MODULE:ATTR of
+another graph.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from standfast.graph.cli.session import load_graph
 from standfast.tools.dispatcher import Dispatcher
 from standfast.tools.ledger import Ledger
 from standfast.tools.reports import publish_report
+from tests.crash.support.effects import EFFECTS, see_through
 from tests.crash.support.nested_agent import nested_agent
 from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
 
@@ -56,6 +58,8 @@ def work(order: Order, directory: Path) -> Any:
                 graph = load_graph(order["graph"]) if "graph" in order else build_agent(operations=QUICK)
             case "nested":
                 graph = nested_agent()
+            case "effects":
+                graph = build_agent(model=ScriptedModel(), operations=EFFECTS)
             case _:
                 graph = build_agent(model=ScriptedModel(), operations=OPERATIONS)
         lease = SHORT_LEASE if "kill" in order else LONG_LEASE
@@ -109,6 +113,21 @@ async def resume(runtime: Runtime, order: Order, directory: Path) -> dict[str, A
     """Resume with the order's `answer` (keywords of `aresume`), and say how the run stands."""
     who = Principal.vouched(order.get("as", "approver@example.com"))
     return _told(await runtime.aresume(order["thread"], **order.get("answer", {}), as_=who))
+
+
+async def seen_through(runtime: Runtime, order: Order, directory: Path) -> dict[str, Any]:
+    """Carry the run on to its end, asking the receiver's `log` where a person is asked; begin it if nobody has."""
+    try:
+        await runtime.store.threads.get(order["thread"])
+    except errors.UnknownThread:
+        await ask(runtime, order, directory)
+    return await see_through(runtime, order["thread"], Path(order["log"]))
+
+
+async def complete(runtime: Runtime, order: Order, directory: Path) -> None:
+    """Tell the end of the run's one operation."""
+    [one] = [one for one in await runtime.store.operations.list(order["thread"]) if one.kind == "tool"]
+    await runtime.acomplete(one.id, order["result"])
 
 
 async def ask_many(runtime: Runtime, order: Order, directory: Path) -> list[list[str]]:
@@ -277,6 +296,8 @@ async def keep(runtime: Runtime, order: Order, directory: Path) -> str:
 JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "migrated": migrated,
     "ask": ask,
+    "see_through": seen_through,
+    "complete": complete,
     "ask_many": ask_many,
     "resume": resume,
     "decide": decide,

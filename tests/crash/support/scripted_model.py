@@ -85,7 +85,8 @@ def _message(turn: Turn, number: int) -> AIMessage:
     return AIMessage("", tool_calls=calls, invalid_tool_calls=[{**one, "type": "invalid_tool_call"} for one in broken])
 
 
-async def _post(text: str, context: OperationContext) -> str:
+async def post(text: str, context: OperationContext) -> str:
+    """Have the receiver make a report, under the operation's key."""
     url = context.run.settings.reports_url
     assert url is not None
     async with httpx.AsyncClient(timeout=30) as client:
@@ -98,13 +99,13 @@ async def _post(text: str, context: OperationContext) -> str:
 @operation(policy=Policy(effect=Effect.IDEMPOTENT, approval=True))
 async def note(text: str, context: OperationContext) -> str:
     """Write a note, which a person must allow."""
-    return await _post(text, context)
+    return await post(text, context)
 
 
 @operation(policy=Policy(effect=Effect.IDEMPOTENT))
 async def jot(text: str, context: OperationContext) -> str:
     """Write a note without asking."""
-    return await _post(text, context)
+    return await post(text, context)
 
 
 @operation(policy=Policy(effect=Effect.IDEMPOTENT))
@@ -112,19 +113,19 @@ async def jot_slowly(text: str, until: str, context: OperationContext) -> str:
     """Write a note without asking, once the file `until` exists."""
     while not await anyio.Path(until).exists():
         await anyio.sleep(0.01)
-    return await _post(text, context)
+    return await post(text, context)
 
 
 @operation(policy=Policy(effect=Effect.IDEMPOTENT, retry=RetryPolicy(3, 0.05)))
 async def insist(text: str, context: OperationContext) -> str:
     """Write a note without asking, in three attempts."""
-    return await _post(text, context)
+    return await post(text, context)
 
 
 @operation(policy=Policy(effect=Effect.AT_MOST_ONCE))
 async def shout(text: str, context: OperationContext) -> str:
     """Write a note where nobody knows keys."""
-    return await _post(text, context)
+    return await post(text, context)
 
 
 @operation(policy=Policy(effect=Effect.TRANSACTIONAL))
