@@ -85,13 +85,15 @@ class Request:
 class Decision:
     """What a person says to one approval. `id` is made before sending, so a repeat is recognised.
 
-    `source` and `members` are of the approval's group now, as in `Terms`; None is as they were then.
+    `verified_by` is who established the principal's name, None nobody. `source` and `members` are of the approval's
+    group now, as in `Terms`; None is as they were then.
     """
 
     verb: Verb
     principal: str
     vouched: bool
     digest: str
+    verified_by: str | None = None
     groups: tuple[str, ...] = ()
     source: Source | None = None
     members: tuple[str, ...] | None = None
@@ -108,7 +110,8 @@ class Approval(Shown):
     """One request for people's decision, with the decision once there is one, and the votes so far.
 
     Of the kind `outcome`, what is asked is what became of a call: `settled` is its decided state, `response` the
-    result of one that happened.
+    result of one that happened. `policy_changed` is whether its rules have changed since it was asked: whoever looks at
+    it from a runtime that knows the operation is told, else it is None.
     """
 
     id: str
@@ -145,10 +148,12 @@ class Approval(Shown):
     decision: str | None = None
     decided_by: str | None = None
     vouched: bool | None = None
+    verified_by: str | None = None
     self_approved: bool | None = None
     reason: str | None = None
     response: Any = None
     kind: Kind = "call"
+    policy_changed: bool | None = None
 
     def __repr__(self) -> str:
         by = f" by {self.decided_by}" if self.decided_by else f", valid until {self.expires_at:%Y-%m-%d %H:%M %Z}"
@@ -303,6 +308,7 @@ class Approvals:
             "decision": decision.verb,
             "principal": decision.principal,
             "vouched": decision.vouched,
+            "verified_by": decision.verified_by,
             "groups": list(decision.groups),
             "source": decision.source,
             "members": None if decision.members is None else list(decision.members),
@@ -475,6 +481,7 @@ class Approvals:
             decision=row["decision"],
             decided_by=row["principal"],
             vouched=row["vouched"],
+            verified_by=row["verified_by"],
             self_approved=row["self_approved"],
             reason=row["reason"],
             response=None

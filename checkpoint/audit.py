@@ -1,7 +1,8 @@
 """The audit: an append-only chain of entries for each thread, and the anchors over all of them.
 
-Invariant: nothing here writes what an entry says about an approval or a decision; the database does that, in the
-transaction of the change (008_audit.sql). What is read here is believed only as far as `verify` has recomputed it.
+Invariant: nothing here writes what an entry says about an approval, a decision or an answer; the database does that,
+in the transaction of the change (008_audit.sql). What is read here is believed only as far as `verify` has recomputed
+it.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Audit:
                 yield entry
 
     async def verify(self, *, expected: Anchor | None = None) -> Verification:
-        """Recompute every hash as of one moment, and compare with heads, anchors, decisions and grants.
+        """Recompute every hash as of one moment, and compare with heads, anchors, decisions, grants and answers.
 
         `expected` is an anchor that was kept elsewhere.
         """

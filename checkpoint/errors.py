@@ -19,6 +19,7 @@ StandfastError
 ├── NotAuthenticated                the credential does not prove who acts: nothing was done
 │   └── AuthenticatorUnavailable    who acts cannot be established now (transient)
 ├── UnknownThread
+│   └── OtherTenant                 the thread belongs to another tenant than whoever acts: nothing was done
 ├── UnknownCheckpoint               the thread has no such checkpoint
 ├── UnknownApproval
 ├── UnknownArtifact                 no artifact has this id, or its bytes are gone
@@ -171,6 +172,10 @@ class AuthenticatorUnavailable(NotAuthenticated):
 
 class UnknownThread(StandfastError):
     """No thread has this id."""
+
+
+class OtherTenant(UnknownThread):
+    """The thread belongs to another tenant than whoever acts; the message is as if it were not there."""
 
 
 class UnknownCheckpoint(StandfastError):

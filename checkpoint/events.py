@@ -77,14 +77,14 @@ class Events:
             )
         return int(row["woken"]) if row["verdict"] == "emitted" else None
 
-    async def by_seq(self, seqs: list[int], *, tenant: str = "default") -> dict[int, Event]:
+    async def by_seq(self, seqs: list[int]) -> dict[int, Event]:
         """Events by their number."""
         rows = await self._database.fetch(_SQL["by_seq"], {"seqs": seqs})
         return {
             row["seq"]: Event(
                 id=row["id"],
                 name=row["name"],
-                payload=self._sealer.unseal(row["payload"], at=("events", tenant, row["id"]), where="payload"),
+                payload=self._sealer.unseal(row["payload"], at=("events", row["tenant"], row["id"]), where="payload"),
                 emitted_by=row["emitted_by"],
                 emitted_at=row["emitted_at"],
             )

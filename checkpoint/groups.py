@@ -30,9 +30,21 @@ class Groups:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def set(self, group: str, principal: str, *, member: bool, by: str, tenant: str = "default") -> bool:
-        """Put somebody into a group, or take him out. False if he was (or was not) in it before."""
-        params = {"tenant": tenant, "group": group, "principal": principal, "member": member, "who": by}
+    async def set(
+        self, group: str, principal: str, *, member: bool, by: str, verified_by: str | None, tenant: str
+    ) -> bool:
+        """Put somebody into a group, or take him out. False if he was (or was not) in it before.
+
+        `verified_by` is who established the name of `by`; None is nobody.
+        """
+        params = {
+            "tenant": tenant,
+            "group": group,
+            "principal": principal,
+            "member": member,
+            "who": by,
+            "verified_by": verified_by,
+        }
         row = await self._database.fetch_one(_SQL["set"], params)
         assert row is not None
         return bool(row["changed"])

@@ -54,7 +54,7 @@ class OpenWait:
 
 
 class Listing:
-    """The lists. Each returns at most `limit` rows; a filter that is None lets everything through."""
+    """The lists. Each is of one tenant, at most `limit` rows; a filter that is None lets everything through."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -66,9 +66,10 @@ class Listing:
         graph: str | None = None,
         before: datetime | None = None,
         limit: int = 50,
+        tenant: str = "default",
     ) -> Sequence[Thread]:
         """The threads that changed last, newest first, in pages: pass the last `updated_at` as `before`."""
-        params = {"state": state, "graph": graph, "before": before, "limit": limit}
+        params = {"state": state, "graph": graph, "before": before, "limit": limit, "tenant": tenant}
         rows = await self._database.fetch(_SQL["threads"], params)
         return [Thread(**{**row, "status": Status(row["status"])}) for row in rows]
 
@@ -79,9 +80,10 @@ class Listing:
         graph: str | None = None,
         thread_id: str | None = None,
         limit: int = 50,
+        tenant: str = "default",
     ) -> Sequence[RunRow]:
         """The runs that were accepted last, newest first."""
-        params = {"state": state, "graph": graph, "thread": thread_id, "limit": limit}
+        params = {"state": state, "graph": graph, "thread": thread_id, "limit": limit, "tenant": tenant}
         rows = await self._database.fetch(_SQL["runs"], params)
         return [RunRow(**{**row, "status": Status(row["status"])}) for row in rows]
 
@@ -92,7 +94,8 @@ class Listing:
         graph: str | None = None,
         thread_id: str | None = None,
         limit: int = 50,
+        tenant: str = "default",
     ) -> Sequence[OpenWait]:
         """The open waits, the longest first."""
-        params = {"kind": kind, "graph": graph, "thread": thread_id, "limit": limit}
+        params = {"kind": kind, "graph": graph, "thread": thread_id, "limit": limit, "tenant": tenant}
         return [OpenWait(**row) for row in await self._database.fetch(_SQL["waits"], params)]

@@ -7,6 +7,7 @@ not encrypted.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
 
 from standfast.checkpoint.artifact import Seen, seeing
@@ -48,6 +49,11 @@ class Sealer:
                 type_name="standfast:Artifact",
             )
         return sealed
+
+    def digest(self, value: Any, *, where: str) -> str:
+        """What a value is known by where it is not kept: SHA-256, in hex, over its bytes in clear."""
+        with seeing({}):
+            return hashlib.sha256(self.codec.encode(value, where=where)).hexdigest()
 
     def unseal(self, data: bytes, *, at: RowIdentity, where: str | None = None) -> Any:
         """The value that was sealed. Raises UnknownKey, and whatever `Codec.decode` raises."""

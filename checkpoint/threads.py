@@ -52,6 +52,7 @@ class Thread(Shown):
 
     id: str
     uuid: str
+    tenant: str
     graph: str
     version: str
     fingerprint: str
@@ -91,6 +92,7 @@ class NewRun:
     input: Any
     requested_by: str
     vouched: bool
+    verified_by: str | None = None
     model: str | None = None
     collection_id: str | None = None
     settings: Settings = field(default_factory=Settings)
@@ -147,7 +149,8 @@ class Threads:
 
         The lease is None if none was asked for, if another process has it already, or if the run is queued. The
         same run id sent again changes nothing; a client key that was used before for the same request gives the
-        run of then. Raises `ThreadBusy`, `ClientKeyConflict`, and `InvalidRequest` for a thread of another graph.
+        run of then. Raises `ThreadBusy`, `ClientKeyConflict`, `OtherTenant`, and `InvalidRequest` for a thread of
+        another graph.
         """
         holder = new_holder() if lease_seconds is not None else None
         at = ("runs", new.thread_id, new.run_id)
@@ -162,6 +165,7 @@ class Threads:
             "run": new.run_id,
             "requested_by": new.requested_by,
             "vouched": new.vouched,
+            "verified_by": new.verified_by,
             "model": new.model,
             "collection": new.collection_id,
             "input": self._sealer.seal(new.input, at=(*at, "input"), where="input", artifacts=seen),
@@ -362,6 +366,12 @@ def _refuse(new: NewRun, row: DictRow) -> None:
             thread_id=new.thread_id,
             run_id=str(row["open_run"]),
         )
+    if row["verdict"] == "other_tenant":
+        raise errors.OtherTenant(
+            f"there is no thread {new.thread_id!r} in the tenant {new.tenant!r}, and its id is taken; nothing was "
+            "started. Choose another thread id",
+            thread_id=new.thread_id,
+        )
     if row["verdict"] == "other_graph":
         raise errors.InvalidRequest(
             f"thread {new.thread_id!r} belongs to graph {row['known_graph']!r}, not {new.graph!r}; "
@@ -390,6 +400,7 @@ def _thread(row: DictRow) -> Thread:
     return Thread(
         id=row["id"],
         uuid=row["uuid"],
+        tenant=row["tenant"],
         graph=row["graph"],
         version=row["version"],
         fingerprint=row["fingerprint"],

@@ -8,7 +8,7 @@ question of the graph (one interrupt): the first that ends withdraws the others,
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -50,6 +50,7 @@ class Wait:
     match: str | None = None
     until: datetime | None = None
     event_seq: int | None = None
+    verified_by: str | None = None  # who established the name of `answered_by`
 
 
 class Waits:
@@ -97,16 +98,27 @@ class Waits:
         """End the waits of the leased thread whose time has come."""
         await self._database.fetch_none(_SQL["end_due"], {"thread": lease.thread_id, "epoch": lease.epoch})
 
-    async def answer(self, thread_id: str, wait_id: str, value: Any, who: str) -> None:
-        """Answer an open question. Raises `UnknownQuestion` or `AlreadyDecided`."""
+    async def answer(
+        self, thread_id: str, wait_id: str, value: Any, who: str, *, verified_by: str | None = None
+    ) -> None:
+        """Answer an open question; `verified_by` is who established the name. Told in the audit by a digest.
+
+        Raises `UnknownQuestion` or `AlreadyDecided`.
+        """
         seen: Seen = {}
         at = ("waits", thread_id, wait_id, "answer")
         sealed = self._sealer.seal(value, at=at, where="answer", artifacts=seen)
         await Artifacts(self._database, self._sealer).refer_now(thread_id, seen)
-        row = await self._database.fetch_one(
-            _SQL["answer"],
-            {"thread": thread_id, "wait": wait_id, "id": uuid.uuid4(), "answer": sealed, "who": who},
-        )
+        params = {
+            "thread": thread_id,
+            "wait": wait_id,
+            "id": uuid.uuid4(),
+            "answer": sealed,
+            "who": who,
+            "verified_by": verified_by,
+            "sha256": self._sealer.digest(value, where="answer"),
+        }
+        row = await self._database.fetch_one(_SQL["answer"], params)
         assert row is not None
         if row["verdict"] == "unknown":
             raise errors.UnknownQuestion(
@@ -122,6 +134,12 @@ class Waits:
                 decision=row["verdict"],
                 by=by,
             )
+
+    async def answers(self, thread_id: str) -> Mapping[str, Any]:
+        """The answers that people gave to a thread's questions, by the question's id."""
+        rows = await self._database.fetch(_SQL["answers"], {"thread": thread_id})
+        at = ("waits", thread_id)
+        return {row["id"]: self._sealer.unseal(row["answer"], at=(*at, row["id"], "answer")) for row in rows}
 
     def _row(self, thread_id: str, wait: Wait) -> dict[str, Any]:
         return {
@@ -160,4 +178,5 @@ class Waits:
             match=row["match"],
             until=row["until"],
             event_seq=row["event_seq"],
+            verified_by=row["verified_by"],
         )

@@ -93,6 +93,8 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
         input=given,
         requested_by=principal.name,
         vouched=principal.on_word,
+        verified_by=principal.verified_by,
+        tenant=principal.tenant,
         model=model,
         collection_id=collection,
         settings=run_settings,

@@ -15,6 +15,7 @@ from langgraph.types import Command
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval, Decision
 from standfast.checkpoint.store import Store
+from standfast.checkpoint.threads import Thread
 from standfast.checkpoint.waits import Wait
 from standfast.graph.answers import Said, decision_of
 from standfast.graph.door import text_of
@@ -40,11 +41,14 @@ async def decide(
     if thread_id is not None and approval.thread_id != thread_id:
         raise errors.UnknownApproval(f"thread {thread_id!r} has no approval {approval_id!r}", approval_id=approval_id)
     if as_.tenant != approval.tenant:
-        raise errors.UnknownApproval(f"there is no approval {approval_id!r}", approval_id=approval_id)
+        raise errors.OtherTenant(
+            f"there is no approval {approval_id!r} in the tenant {as_.tenant!r}", approval_id=approval_id
+        )
     decision = Decision(
         verb=said.verb,
         principal=as_.name,
         vouched=as_.on_word,
+        verified_by=as_.verified_by,
         digest=seen_digest or approval.digest,
         groups=tuple(sorted(as_.groups)),
         source=policy.source(approval.group),
@@ -57,6 +61,21 @@ async def decide(
     if said.verb == "happened":
         decision = replace(decision, response=fitting(operations, approval.operation, said.response))
     return await store.approvals.decide(approval, decision)
+
+
+def require_tenant(known: Thread, who: Principal) -> None:
+    """Raise `OtherTenant` for whoever is of another tenant than the thread."""
+    if known.tenant != who.tenant:
+        raise errors.OtherTenant(f"there is no thread {known.id!r} in the tenant {who.tenant!r}", thread_id=known.id)
+
+
+def as_of_now(approval: Approval, operations: Registry | None, policy: ApprovalPolicy) -> Approval:
+    """The same, with whether its rules have changed, if its operation is known here and it can still be used."""
+    usable = approval.kind == "call" and approval.state in ("open", "approved") and approval.used_at is None
+    if not usable or operations is None or approval.operation not in operations:
+        return approval
+    version = policy.version(operations.get(approval.operation))
+    return replace(approval, policy_changed=version != approval.policy_version)
 
 
 def fitting(operations: Registry | None, name: str, result: Any) -> Any:
@@ -154,4 +173,4 @@ async def _answer_one(
             store, operations, approval.id, said, policy=policy, as_=as_, thread_id=thread_id, seen_digest=seen
         )
         return
-    await store.waits.answer(thread_id, wait.id, value, as_.name)
+    await store.waits.answer(thread_id, wait.id, value, as_.name, verified_by=as_.verified_by)

@@ -5,20 +5,26 @@ Invariant: nothing is changed, and nothing but a picture needs the thread's grap
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from standfast.checkpoint import errors
 from standfast.checkpoint.store import Store
 from standfast.graph.changed import Graph
+from standfast.graph.deciding import as_of_now
 from standfast.graph.deployed import Deployed
 from standfast.graph.door import thread_id_of
 from standfast.graph.pictures.diagram import Picture, picture_of
 from standfast.graph.pictures.place import place_of
 from standfast.graph.timeline import Ledger, Timeline, read_timeline
+from standfast.tools.approval_policy import ApprovalPolicy
+from standfast.tools.operations import Registry
 
 
 class Looking:
     """Records of threads, whichever graph they belong to, and the picture of this one."""
 
     _graph: Graph
+    _operations: Registry | None = None
 
     @property
     def store(self) -> Store:
@@ -30,9 +36,16 @@ class Looking:
         """Which threads this code may drive."""
         raise NotImplementedError
 
+    @property
+    def policy(self) -> ApprovalPolicy:
+        """Who decides about which calls."""
+        raise NotImplementedError
+
     async def atimeline(self, thread_id: object) -> Timeline:
         """Everything that is recorded about a thread, whichever graph it belongs to. Raises `UnknownThread`."""
-        return await read_timeline(self.store, thread_id_of(thread_id))
+        timeline = await read_timeline(self.store, thread_id_of(thread_id))
+        marked = [as_of_now(one, self._operations, self.policy) for one in timeline.approvals]
+        return replace(timeline, approvals=marked)
 
     async def aledger(self, thread_id: object) -> Ledger:
         """What a thread has done or tried to do. Raises `UnknownThread`."""

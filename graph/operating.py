@@ -28,6 +28,9 @@ from standfast.graph import deciding
 from standfast.graph.accepting import Deadline, budget_of, deadline_of
 from standfast.graph.auditing import exported
 from standfast.graph.door import text_of, thread_id_of
+from standfast.graph.identity import Identity
+from standfast.graph.members import set_member
+from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
 
@@ -36,9 +39,15 @@ FINAL: Final = frozenset({Status.SUCCEEDED, Status.FAILED, Status.CANCELLED})
 
 
 class Operators:
-    """The operators' part of a runtime. Its lists tell of all graphs of the database, newest first."""
+    """The operators' part of a runtime. Its lists tell of all graphs of one tenant, newest first."""
 
     _operations: Registry | None = None
+    identity: Identity
+
+    @property
+    def policy(self) -> ApprovalPolicy:
+        """Who decides about which calls, and who changes groups."""
+        raise NotImplementedError
 
     @property
     def store(self) -> Store:
@@ -58,10 +67,11 @@ class Operators:
         graph: str | None = None,
         limit: int = 50,
         before: datetime | None = None,
+        tenant: str = "default",
     ) -> Sequence[Thread]:
         """The threads that changed last; the next page begins `before` the last one's `updated_at`."""
         listing = Listing(self.store.database)
-        return await listing.threads(state=_status(state), graph=graph, before=before, limit=limit)
+        return await listing.threads(state=_status(state), graph=graph, before=before, limit=limit, tenant=tenant)
 
     async def aruns(
         self,
@@ -70,18 +80,27 @@ class Operators:
         graph: str | None = None,
         thread_id: object = None,
         limit: int = 50,
+        tenant: str = "default",
     ) -> Sequence[RunRow]:
         """The runs that were accepted last."""
         thread = None if thread_id is None else thread_id_of(thread_id)
         listing = Listing(self.store.database)
-        return await listing.runs(state=_status(state), graph=graph, thread_id=thread, limit=limit)
+        return await listing.runs(state=_status(state), graph=graph, thread_id=thread, limit=limit, tenant=tenant)
 
     async def aopen_waits(
-        self, *, kind: Kind | None = None, graph: str | None = None, thread_id: object = None, limit: int = 50
+        self,
+        *,
+        kind: Kind | None = None,
+        graph: str | None = None,
+        thread_id: object = None,
+        limit: int = 50,
+        tenant: str = "default",
     ) -> Sequence[OpenWait]:
         """What threads wait for: people, times and events; the longest wait first."""
         thread = None if thread_id is None else thread_id_of(thread_id)
-        return await Listing(self.store.database).waits(kind=kind, graph=graph, thread_id=thread, limit=limit)
+        return await Listing(self.store.database).waits(
+            kind=kind, graph=graph, thread_id=thread, limit=limit, tenant=tenant
+        )
 
     async def aworkers(self) -> Sequence[WorkerRow]:
         """The worker processes that have been heard of within a day and have not said goodbye, oldest first."""
@@ -111,13 +130,30 @@ class Operators:
         return await self.store.audit.anchor()
 
     async def aset_member(
-        self, group: str, principal: str, *, member: bool = True, tenant: str = "default", by: Principal
+        self,
+        group: str,
+        principal: str,
+        *,
+        member: bool = True,
+        tenant: str = "default",
+        as_: Principal | None = None,
+        token: str | None = None,
     ) -> bool:
-        """Put somebody into a group, or take him out; False if nothing changed by that."""
-        named = {"group": group, "principal": principal, "tenant": tenant}
-        names = {what: text_of(name, f"name of the {what}") for what, name in named.items()}
-        return await self.store.groups.set(
-            names["group"], names["principal"], tenant=names["tenant"], member=member, by=by.name
+        """Put somebody into a group, or take him out; False if nothing changed by that.
+
+        `as_` or `token` say who does it. With an authenticator only members of the policy's `group_admins` may, each
+        in his own tenant. Raises `NotAuthenticated`, `NotPermitted`.
+        """
+        return await set_member(
+            self.store,
+            self.identity,
+            self.policy,
+            group,
+            principal,
+            member=member,
+            tenant=tenant,
+            as_=as_,
+            token=token,
         )
 
     async def amembers(self, group: str | None = None, *, tenant: str = "default") -> Sequence[Member]:

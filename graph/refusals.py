@@ -1,4 +1,4 @@
-"""What was said about an approval and refused: it goes into the audit, and the error on to whoever said it.
+"""What was said about an approval or a question and refused goes into the audit, the error on to whoever said it.
 
 Invariant: a refusal is recorded before its error is raised, and nothing else was changed then.
 """
@@ -15,6 +15,7 @@ from standfast.checkpoint.audit import Refusal
 from standfast.checkpoint.store import Store
 from standfast.tools.principals import Principal
 
+_OF_THREADS: Final = (errors.NotAuthenticated, errors.OtherTenant, errors.AlreadyDecided, errors.UnknownQuestion)
 _NOT_REFUSED: Final = (errors.UnknownApproval, errors.StorageError, errors.ConfigurationError, errors.UsageError)
 
 
@@ -36,8 +37,7 @@ async def audited(store: Store, said: Attempted) -> AsyncIterator[Attempted]:
         yield said
     except errors.StandfastError as error:
         approval = said.approval or error.data.get("approval_id")
-        concerns_approval = approval is not None or isinstance(error, errors.NotAuthenticated)
-        if isinstance(error, _NOT_REFUSED) or not concerns_approval:
+        if isinstance(error, _NOT_REFUSED) or (approval is None and not isinstance(error, _OF_THREADS)):
             raise
         thread = said.thread_id
         if approval is not None:

@@ -31,7 +31,7 @@ from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import NewRun, Run, Status
+from standfast.checkpoint.threads import Run, Status
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run
 from standfast.graph.answers import Said
@@ -221,23 +221,26 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
         - `on_busy`: if the thread has an unfinished run, `refuse` (the default), `queue` behind it, `withdraw`
           (queue, and take back what it asks people to decide) or `interrupt` (cancel it first).
 
-        Raises `InvalidRequest`, `ThreadBusy`, `ClientKeyConflict`, `ModelNotConfigured`.
+        Raises `InvalidRequest`, `ThreadBusy`, `ClientKeyConflict`, `OtherTenant`, `ModelNotConfigured`.
         """
-        new = await self._new_run(request, Options(**options))
-        run, lease = await self.store.threads.accept(new, lease_seconds=self._lease_seconds)
+        run, lease = await self._accept(request, Options(**options), lease_seconds=self._lease_seconds)
         reach("run.accepted")
         if lease is None:
             return await self._follow(run.thread_id, run.id, on_event)
         return await self._to_rest(await self._driver(lease, run, on_event, 0).drive(), on_event)
 
-    async def _new_run(self, request: Any, options: Options) -> NewRun:
+    async def _accept(
+        self, request: Any, options: Options, *, lease_seconds: float | None = None
+    ) -> tuple[Run, Lease | None]:
         who = await self.aprincipal(options.as_, token=options.token)
-        return await new_run(self.store, self._spec, self._settings, request, replace(options, as_=who, token=None))
+        options = replace(options, as_=who, token=None)
+        new = await new_run(self.store, self._spec, self._settings, request, options)
+        async with audited(self.store, Attempted(thread_id=new.thread_id, by=who)):
+            return await self.store.threads.accept(new, lease_seconds=lease_seconds)
 
     async def asubmit(self, request: Any, **options: Any) -> Result:
         """Accept a request as `ainvoke` does and drive nothing: workers do, or `aresume` in any process."""
-        new = await self._new_run(request, Options(**options))
-        run, _ = await self.store.threads.accept(new)
+        run, _ = await self._accept(request, Options(**options))
         reach("run.accepted")
         return Result(run.thread_id, run.id, Status.QUEUED if run.state in ("open", "queued") else Status(run.state))
 
@@ -317,7 +320,8 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
         question ids to answers, or `Command(resume=...)`. `approve`, `reject` (with `reason`), `edit` (with
         `changes`, a mapping of arguments), `respond` (with `response`, which the agent gets in the tool's place)
         and `withdraw` (before the grant is used) take an approval's id. `as_` or `token` say whose answer it
-        is. It is committed first and stands, whoever drives. Raises `UnknownThread`, `UnknownApproval`,
+        is, who must be of the thread's tenant. It is committed first and stands, whoever drives. Raises
+        `UnknownThread`, `OtherTenant`, `UnknownApproval`,
         `NotAuthenticated`, `NotPermitted`, `AlreadyDecided`, `ApprovalExpired`, `DigestMismatch`, `NothingToAnswer`,
         `AmbiguousAnswer`, `InvalidRequest`, `GraphChanged`.
         """
@@ -338,7 +342,15 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
             await self.adecide(given[0], decisions[given[0]], thread_id=thread, **who)
         elif not isinstance(answer, _Unset):
             await self.aanswer(thread, answer, **who)
+        elif as_ is not None or token is not None:
+            await self._admit(thread, **who)
         return await self.acarry_on(thread, on_event=on_event, follow=follow)
+
+    async def _admit(self, thread_id: str, *, as_: Principal | None, token: str | None) -> None:
+        """Refuse whoever has no business with the thread. Raises `NotAuthenticated` and `OtherTenant`."""
+        async with audited(self.store, Attempted(thread_id=thread_id)) as attempted:
+            attempted.by = who = await self.aprincipal(as_, token=token)
+            deciding.require_tenant(await self.store.threads.get(thread_id), who)
 
     async def acarry_on(self, thread_id: str, *, on_event: OnEvent | None = None, follow: bool = True) -> Result:
         """Drive what is due on a thread, or follow whoever does. Raises `GraphChanged`."""
@@ -525,7 +537,9 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
         thread = thread_id_of(thread_id)
         async with audited(self.store, Attempted(thread_id=thread)) as attempted:
             attempted.by = who = await self.aprincipal(as_, token=token)
-            if (await self.store.threads.get(thread)).status is Status.QUEUED:
+            known = await self.store.threads.get(thread)
+            deciding.require_tenant(known, who)
+            if known.status is Status.QUEUED:
                 await self.acarry_on(thread)
             await deciding.answer(self.store, self._operations, thread, answer, policy=self.policy, as_=who)
 
@@ -547,13 +561,15 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
         """
         if not timedelta(0) < ttl <= LONGEST_TTL:
             raise errors.InvalidRequest(f"an event's time to live is positive and at most {LONGEST_TTL}, not {ttl}")
+        who = await self.aprincipal(as_, token=token)
         new = NewEvent(
             id=event_name(id),
             name=event_name(name),
             match=match_digest(match),
             digest=digest_of([name, match, self.store.sealer.codec.encode(payload, where="payload").hex()], "match"),
             payload=payload,
-            emitted_by=(await self.aprincipal(as_, token=token)).name,
+            emitted_by=who.name,
+            tenant=who.tenant,
             ttl=ttl,
         )
         return await self.store.events.emit(new)
@@ -563,9 +579,13 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
     async def aapprovals(
         self, *, thread_id: object = None, state: str | None = "open", limit: int | None = 100
     ) -> list[Approval]:
-        """Approvals, newest first, at most `limit` of them (None: all); by default those that can be decided."""
+        """Approvals, newest first, at most `limit` of them (None: all); by default those that can be decided.
+
+        `policy_changed` says of those that can still be used whether their rules are others now.
+        """
         thread = None if thread_id is None else thread_id_of(thread_id)
-        return await self.store.approvals.list(thread_id=thread, state=state, limit=limit)
+        found = await self.store.approvals.list(thread_id=thread, state=state, limit=limit)
+        return [deciding.as_of_now(one, self._operations, self.policy) for one in found]
 
     def _over(self, saver: LeasedSaver) -> Graph:
         return graph_over(self._graph, saver)

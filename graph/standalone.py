@@ -159,6 +159,7 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
             input=None,
             requested_by=principal.name,
             vouched=principal.on_word,
+            verified_by=principal.verified_by,
             model=Settings().model or default_model(),
         )
         run, _ = await self._store.threads.accept(new)

@@ -16,6 +16,7 @@ from standfast.checkpoint.approvals import Source, Terms
 from standfast.checkpoint.groups import Groups
 from standfast.tools.conditions import Condition
 from standfast.tools.operations import Operation, Registry
+from standfast.tools.principals import Principal
 from standfast.tools.rules import ANYONE, NOBODY, Rule, asking, digest_of, rule_for
 
 Elsewhere = Literal["table", "claims"]
@@ -30,13 +31,15 @@ class ApprovalPolicy:
 
     `groups` are by a group's name the names of its members, "table" (they stand in the database's table of groups)
     or "claims" (people's own, as their authenticator vouches for them when they decide). `requester_may_decide` is
-    what holds where a rule does not say; None is yes only where no authenticator is configured. Raises
+    what holds where a rule does not say; None is yes only where no authenticator is configured. `group_admins` is the
+    group whose members change the table of groups; where an authenticator is configured, nobody else does. Raises
     `InvalidPolicy`.
     """
 
     operations: Mapping[str, Sequence[Rule]] = field(default_factory=dict)
     groups: Mapping[str, Members] = field(default_factory=dict)
     requester_may_decide: bool | None = None
+    group_admins: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "operations", MappingProxyType({k: tuple(v) for k, v in self.operations.items()}))
@@ -47,6 +50,9 @@ class ApprovalPolicy:
                 raise InvalidPlace(("groups", name), f"{name!r} is a list of names, or 'table', or 'claims'")
             if not members:
                 raise InvalidPlace(("groups", name), f"nobody is in the group {name!r}")
+        if self.group_admins is not None and self.group_admins not in self.groups:
+            known = ", ".join(sorted(self.groups)) or "none"
+            raise InvalidPlace(("group_admins",), f"there is no group {self.group_admins!r}; there are: {known}")
         for operation, rules in self.operations.items():
             for position, rule in enumerate(rules):
                 self._check_group(("operations", operation, position, "approvers"), rule)
@@ -123,6 +129,13 @@ class ApprovalPolicy:
         """Where the members of a group stand; None for anyone, and for a group that is not named here."""
         found = self.groups.get(group) if group is not None else None
         return None if found is None else cast(Source, found) if isinstance(found, str) else "list"
+
+    async def is_member(self, group: str, who: Principal, table: Groups) -> bool:
+        """Whether somebody is in a group now: by its list, by the table, or by the claims that came with him."""
+        source = self.source(group)
+        if source == "table":
+            return group in await table.of(who.name, tenant=who.tenant)
+        return who.name in (self.members(group) or ()) if source == "list" else group in who.groups
 
     async def check_table(self, registry: Registry, table: Groups) -> None:
         """Refuse a rule that needs more people than the table of groups has. Raises `InvalidPolicy`."""

@@ -26,6 +26,7 @@ class _Document(BaseModel):
 
     groups: dict[str, list[str] | Elsewhere] = {}
     operations: dict[str, list[Rule]]
+    group_admins: str | None = None
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ def read_policy(path: str | Path) -> PolicyFile:
         raise errors.InvalidPolicy(f"a policy is a .yaml or .toml file, not {path.name!r}", file=str(path))
     try:
         document = _Document.model_validate(data)
-        policy = ApprovalPolicy(document.operations, document.groups)
+        policy = ApprovalPolicy(document.operations, document.groups, group_admins=document.group_admins)
     except ValidationError as error:
         first = error.errors()[0]
         message = "there is no such key" if first["type"] == "extra_forbidden" else first["msg"]

@@ -163,6 +163,7 @@ create table decisions (
     decision      text not null check (decision in ('approve', 'reject', 'edit', 'respond', 'expire', 'withdraw')),
     principal     text not null,
     vouched       boolean not null,
+    verified_by   text,                          -- who established the name; null: nobody, or the clock decided
     groups        text[] not null default '{}',  -- as the principal's authenticator claimed them then
     self_approved boolean not null,
     digest        text not null,                 -- of what the decider saw
@@ -187,6 +188,8 @@ create table waits (
     state       text not null default 'open' check (state in ('open', 'answered', 'withdrawn')),
     answer      bytea,
     answered_by text,
+    verified_by text,                            -- who established that name; null: nobody
+    answer_sha256 text,                          -- of the answer in clear: what the audit tells of it
     opened_at   timestamptz not null default standfast.now(),
     ended_at    timestamptz,
     primary key (thread_id, id)
@@ -440,7 +443,7 @@ create function decide_1(
     approval text, decision_id uuid, in_decision text, in_principal text, in_vouched boolean, in_groups text[],
     seen_digest text, in_reason text, in_response bytea, in_arguments bytea, approval_arguments bytea,
     operation_arguments bytea, new_operation_digest text, new_digest text, in_source text,
-    in_members text[])
+    in_members text[], in_verified_by text)
 returns table (verdict text, state text, digest text) language plpgsql as $$
 declare
     a approvals%rowtype;
@@ -501,9 +504,9 @@ begin
     if in_decision = 'edit' and (a.required > 1 or a.edit_needs_another) then
         new_state := 'edited';
     end if;
-    insert into decisions (thread_id, approval_id, id, decision, principal, vouched, groups, self_approved, digest,
-                           granted, reason, arguments, response)
-    values (a.thread_id, approval, decision_id, in_decision, in_principal, in_vouched, in_groups,
+    insert into decisions (thread_id, approval_id, id, decision, principal, vouched, verified_by, groups,
+                           self_approved, digest, granted, reason, arguments, response)
+    values (a.thread_id, approval, decision_id, in_decision, in_principal, in_vouched, in_verified_by, in_groups,
             in_principal = a.requested_by, seen_digest,
             case when new_state = 'approved' then coalesce(new_digest, a.digest) end,
             in_reason, in_arguments, in_response);

@@ -106,7 +106,8 @@ language sql as $$
      where thread_id = thread and approval_id = approval and state = 'open';
 $$;
 
-create function answer_1(thread text, wait text, in_id uuid, in_answer bytea, who text)
+create function answer_1(
+    thread text, wait text, in_id uuid, in_answer bytea, who text, in_verified_by text, in_sha256 text)
 returns table (verdict text, answered_by text) language plpgsql as $$
 declare
     w waits%rowtype;
@@ -126,7 +127,8 @@ begin
         return;
     end if;
     update waits
-       set state = 'answered', answer = in_answer, answer_id = in_id, answered_by = who, ended_at = standfast.now()
+       set state = 'answered', answer = in_answer, answer_id = in_id, answered_by = who, verified_by = in_verified_by,
+           answer_sha256 = in_sha256, ended_at = standfast.now()
      where thread_id = thread and id = wait;
     perform wake_1(thread);
     return query select 'done', who;
@@ -241,27 +243,29 @@ create function uuid_1(thread text) returns uuid language sql immutable as $$
 $$;
 
 -- Withdraw what a run asks people to decide, because somebody has something else to say.
-create function withdraw_open_1(thread text, run uuid, who text, in_vouched boolean) returns void
-language plpgsql as $$
+create function withdraw_open_1(thread text, run uuid, who text, in_vouched boolean, in_verified_by text)
+returns void language plpgsql as $$
 declare
     a approvals%rowtype;
 begin
     for a in select * from approvals
               where thread_id = thread and run_id = run and state = 'open' and kind = 'call' order by id for update
     loop
-        insert into decisions (thread_id, approval_id, id, decision, principal, vouched, self_approved, digest, reason)
-        values (thread, a.id, gen_random_uuid(), 'withdraw', who, in_vouched, who = a.requested_by, a.digest,
-                'a new message came');
+        insert into decisions (thread_id, approval_id, id, decision, principal, vouched, verified_by, self_approved,
+                               digest, reason)
+        values (thread, a.id, gen_random_uuid(), 'withdraw', who, in_vouched, in_verified_by, who = a.requested_by,
+                a.digest, 'a new message came');
         update approvals x set state = 'withdrawn', decided_at = standfast.now() where x.thread_id = thread and x.id = a.id;
         perform wake_for_approval_1(thread, a.id, who);
     end loop;
 end $$;
 
 -- Accept a run, for this process (holder) or for the fleet. verdict: accepted | queued | again (this very run) |
--- same (the client key's run) | other_input (the client key stands for another request) | busy | other_graph.
+-- same (the client key's run) | other_input (the client key stands for another request) | busy | other_graph |
+-- other_tenant.
 create function accept_run_2(
     thread text, in_tenant text, in_owner text, in_graph text, in_version text, in_fingerprint text,
-    run uuid, in_requested_by text, in_vouched boolean, in_model text, in_collection text,
+    run uuid, in_requested_by text, in_vouched boolean, in_verified_by text, in_model text, in_collection text,
     in_input bytea, in_settings bytea, in_deadline timestamptz, in_budget bytea, in_client_key text,
     in_input_digest text, on_busy text, holder text, worker text, seconds double precision)
 returns table (verdict text, open_thread text, open_run uuid, open_state text, known_graph text,
@@ -304,6 +308,11 @@ begin
     end if;
     select * into current from runs where thread_id = thread and id = t.run_id;
     busy := current.state in ('open', 'needs_attention');
+    if t.tenant <> in_tenant then
+        return query select 'other_tenant', thread, current.id, current.state, t.graph, current.number,
+                            null::bigint, null::text;
+        return;
+    end if;
     if t.run_id is not null and t.graph <> in_graph then
         return query select 'other_graph', thread, current.id, current.state, t.graph, current.number,
                             null::bigint, null::text;
@@ -327,7 +336,7 @@ begin
              where x.id = thread;
             perform wake_1(thread);
         elsif on_busy = 'withdraw' then
-            perform withdraw_open_1(thread, current.id, in_requested_by, in_vouched);
+            perform withdraw_open_1(thread, current.id, in_requested_by, in_vouched, in_verified_by);
         end if;
         return query select 'queued', thread, run, 'queued', in_graph, number_now, null::bigint, null::text;
         return;

@@ -121,7 +121,7 @@ begin
     perform append_audit_1(new.thread_id, jsonb_build_object(
         'kind', case when tg_op = 'INSERT' then 'decision' else 'change' end, 'approval', new.approval_id,
         'decision_id', new.id, 'decision', new.decision, 'by', new.principal, 'vouched', new.vouched,
-        'self_approved', new.self_approved, 'digest', new.digest,
+        'verified_by', new.verified_by, 'self_approved', new.self_approved, 'digest', new.digest,
         'reason_sha256', encode(sha256(convert_to(new.reason, 'UTF8')), 'hex')));
     return null;
 end $$;
@@ -131,6 +131,24 @@ create constraint trigger audited_decision after insert on decisions
     execute function audit_decision_1();
 create constraint trigger audited_change after update on decisions
     deferrable initially deferred for each row execute function audit_decision_1();
+
+-- An answer to a question that is no approval; of what it says the chain has a digest only.
+create function audit_answer_1() returns trigger
+language plpgsql security definer set search_path = standfast, pg_catalog, pg_temp as $$
+begin
+    perform append_audit_1(new.thread_id, jsonb_build_object(
+        'kind', case when old.state = 'answered' then 'change' else 'answer' end, 'question', new.id,
+        'run', new.run_id, 'node', new.node, 'by', new.answered_by, 'vouched', new.verified_by is null,
+        'verified_by', new.verified_by, 'answer_sha256', new.answer_sha256));
+    return null;
+end $$;
+
+create constraint trigger audited_answer after update on waits
+    deferrable initially deferred for each row
+    when (new.kind = 'question' and new.answered_by is not null
+          and (old.state, old.answered_by, old.verified_by, old.answer_sha256)
+              is distinct from (new.state, new.answered_by, new.verified_by, new.answer_sha256))
+    execute function audit_answer_1();
 
 -- What was asked for and refused changed nothing else; sent again it is recognised by its id.
 create function audit_refusal_1(
@@ -151,21 +169,25 @@ create function audit_membership_1() returns trigger
 language plpgsql security definer set search_path = standfast, pg_catalog, pg_temp as $$
 declare
     member group_members%rowtype := case tg_op when 'DELETE' then old else new end;
+    acting text := nullif(current_setting('standfast.acting', true), '');  -- none: somebody wrote the table by hand
+    verified text := nullif(current_setting('standfast.acting_verified_by', true), '');
 begin
     perform append_audit_1('', jsonb_build_object(
         'kind', 'group', 'tenant', member.tenant, 'group', member.name, 'member', member.principal,
-        'change', lower(tg_op), 'by', coalesce(current_setting('standfast.acting', true), session_user)));
+        'change', lower(tg_op), 'by', coalesce(acting, session_user), 'vouched', acting is not null and verified is null,
+        'verified_by', case when acting is null then 'database-role' else verified end));
     return null;
 end $$;
 
 create constraint trigger audited_membership after insert or update or delete on group_members
     deferrable initially deferred for each row execute function audit_membership_1();
 
--- True if that changed anything.
-create function set_member_1(in_tenant text, in_name text, in_principal text, is_member boolean, who text)
+-- True if that changed anything. `verified` is who established the name of `who`; null: nobody.
+create function set_member_1(in_tenant text, in_name text, in_principal text, is_member boolean, who text, verified text)
 returns boolean language plpgsql as $$
 begin
     perform set_config('standfast.acting', who, true);
+    perform set_config('standfast.acting_verified_by', coalesce(verified, ''), true);
     if is_member then
         insert into group_members (tenant, name, principal, added_by) values (in_tenant, in_name, in_principal, who)
         on conflict do nothing;

@@ -32,7 +32,7 @@ on conflict (thread_id, id) do nothing
 
 -- name: get
 select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decision, d.principal, d.vouched,
-       d.self_approved, d.reason, d.response, v.votes
+       d.verified_by, d.self_approved, d.reason, d.response, v.votes
   from approvals a
   join threads t on t.id = a.thread_id
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
@@ -43,7 +43,7 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
 
 -- name: granted
 select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decision, d.principal, d.vouched,
-       d.self_approved, d.reason, d.response, v.votes
+       d.verified_by, d.self_approved, d.reason, d.response, v.votes
   from approvals a
   join threads t on t.id = a.thread_id
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
@@ -55,7 +55,7 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
 
 -- name: of_outcome
 select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decision, d.principal, d.vouched,
-       d.self_approved, d.reason, d.response, v.votes
+       d.verified_by, d.self_approved, d.reason, d.response, v.votes
   from approvals a
   join threads t on t.id = a.thread_id
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
@@ -67,7 +67,7 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
 
 -- name: list
 select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decision, d.principal, d.vouched,
-       d.self_approved, d.reason, d.response, v.votes
+       d.verified_by, d.self_approved, d.reason, d.response, v.votes
   from approvals a
   join threads t on t.id = a.thread_id
   left join lateral (select * from decisions d where d.thread_id = a.thread_id and d.approval_id = a.id
@@ -101,7 +101,8 @@ update approvals set remind_at = case when standfast.now() + remind_after < expi
 -- name: decide
 select verdict, state, digest from decide_1(
     %(id)s, %(decision_id)s, %(decision)s, %(principal)s, %(vouched)s, %(groups)s, %(seen)s, %(reason)s, %(response)s,
-    %(arguments)s, %(approval_arguments)s, %(operation_arguments)s, %(operation_digest)s, %(digest)s, %(source)s, %(members)s)
+    %(arguments)s, %(approval_arguments)s, %(operation_arguments)s, %(operation_digest)s, %(digest)s, %(source)s, %(members)s,
+    %(verified_by)s)
 
 -- name: expire
 select expire_approval_1(thread_id, id) from approvals

@@ -11,12 +11,12 @@ select thread_id, seq, entry, encode(hash, 'hex') as hash from audit order by th
 select thread_id, seq, entry, encode(hash, 'hex') as hash from audit where thread_id = %(thread)s order by seq
 
 -- name: unrecorded
--- Decisions and grants that the chain does not know as they stand.
+-- Decisions, grants and answers that the chain does not know as they stand.
 select d.thread_id, 'the decision ' || d.id || ' of ' || d.approval_id as what from decisions d
  where d.decision <> 'expire' and not exists (
     select 1 from audit a where a.thread_id = d.thread_id and a.entry::jsonb @> jsonb_build_object(
         'kind', 'decision', 'decision_id', d.id, 'approval', d.approval_id, 'decision', d.decision, 'by', d.principal,
-        'digest', d.digest))
+        'vouched', d.vouched, 'digest', d.digest))
 union all
 select p.thread_id, 'the state ' || p.state || ' of ' || p.id from approvals p
  where p.state <> 'open' and not exists (
@@ -27,6 +27,11 @@ select p.thread_id, 'the use of ' || p.id from approvals p
  where p.used_at is not null and not exists (
     select 1 from audit a where a.thread_id = p.thread_id and a.entry::jsonb @> jsonb_build_object(
         'kind', 'use', 'approval', p.id, 'digest', p.digest))
+union all
+select w.thread_id, 'the answer to question ' || w.id from waits w
+ where w.kind = 'question' and w.answered_by is not null and not exists (
+    select 1 from audit a where a.thread_id = w.thread_id and a.entry::jsonb @> jsonb_strip_nulls(jsonb_build_object(
+        'question', w.id, 'by', w.answered_by, 'answer_sha256', w.answer_sha256)))
 order by 1, 2
 
 -- name: snapshot

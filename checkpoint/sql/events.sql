@@ -2,7 +2,7 @@
 select verdict, woken from emit_1(%(tenant)s, %(id)s, %(name)s, %(match)s, %(digest)s, %(payload)s, %(who)s, %(ttl)s)
 
 -- name: by_seq
-select seq, id, name, payload, emitted_by, emitted_at from events where seq = any(%(seqs)s)
+select seq, tenant, id, name, payload, emitted_by, emitted_at from events where seq = any(%(seqs)s)
 
 -- name: drop_expired
 delete from events

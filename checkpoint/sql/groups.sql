@@ -1,5 +1,5 @@
 -- name: set
-select set_member_1(%(tenant)s, %(group)s, %(principal)s, %(member)s, %(who)s) as changed
+select set_member_1(%(tenant)s, %(group)s, %(principal)s, %(member)s, %(who)s, %(verified_by)s) as changed
 
 -- name: of
 select name from group_members where tenant = %(tenant)s and principal = %(principal)s order by name

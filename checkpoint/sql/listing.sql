@@ -2,7 +2,7 @@
 
 -- name: threads
 with known as (
-    select t.id, t.uuid::text, t.graph, t.version, t.fingerprint, t.run_id::text, t.crashes, t.created_at, t.updated_at,
+    select t.id, t.uuid::text, t.tenant, t.graph, t.version, t.fingerprint, t.run_id::text, t.crashes, t.created_at, t.updated_at,
            r.reason,
            case when t.lease_expires_at > moment.now then t.lease_worker end as worker,
            coalesce(t.lease_expires_at <= moment.now, t.due_at <= moment.now, false) as due,
@@ -14,7 +14,7 @@ with known as (
       from threads t
       left join runs r on r.thread_id = t.id and r.id = t.run_id
      cross join (select standfast.now() as now) as moment
-     where t.tenant = 'default'
+     where t.tenant = %(tenant)s
        and (%(before)s::timestamptz is null or t.updated_at < %(before)s)
        and (%(graph)s::text is null or t.graph = %(graph)s))
 select * from known where %(state)s::text is null or status = %(state)s
@@ -31,7 +31,7 @@ with known as (
                 else 'queued' end as status
       from runs r join threads t on t.id = r.thread_id
      cross join (select standfast.now() as now) as moment
-     where r.tenant = 'default'
+     where r.tenant = %(tenant)s
        and (%(thread)s::text is null or r.thread_id = %(thread)s)
        and (%(graph)s::text is null or t.graph = %(graph)s))
 select * from known where %(state)s::text is null or status = %(state)s
@@ -40,7 +40,7 @@ select * from known where %(state)s::text is null or status = %(state)s
 -- name: waits
 select w.thread_id, w.id, w.run_id::text, w.kind, w.node, w.name, w.approval_id, w.opened_at, w.until, t.graph, t.version
   from waits w join threads t on t.id = w.thread_id
- where w.state = 'open' and t.tenant = 'default'
+ where w.state = 'open' and t.tenant = %(tenant)s
    and (%(thread)s::text is null or w.thread_id = %(thread)s)
    and (%(graph)s::text is null or t.graph = %(graph)s)
    and (%(kind)s::text is null or w.kind = %(kind)s)

@@ -38,9 +38,13 @@ select park_1(%(thread)s, %(epoch)s, least(
     (select min(until) from waits where thread_id = %(thread)s and state = 'open'))) as parked
 
 -- name: of_run
-select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, opened_at, ended_at,
+select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, verified_by, opened_at, ended_at,
        interrupt_id, position, quorum, name, match, until, event_seq
   from waits where thread_id = %(thread)s and run_id = %(run)s order by opened_at, interrupt_id, position, id
 
 -- name: answer
-select verdict, answered_by from answer_1(%(thread)s, %(wait)s, %(id)s, %(answer)s, %(who)s)
+select verdict, answered_by from answer_1(
+    %(thread)s, %(wait)s, %(id)s, %(answer)s, %(who)s, %(verified_by)s, %(sha256)s)
+
+-- name: answers
+select id, answer from waits where thread_id = %(thread)s and answer_sha256 is not null

@@ -194,12 +194,13 @@ def approvals(
     context: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Those that were decided too.")] = False,
     thread: Annotated[str | None, typer.Option("--thread", metavar="ID", help="Of one thread only.")] = None,
+    graph: Graph = None,
     json: Json = False,
 ) -> int:
     """List what waits for a person's decision."""
     from standfast.graph.cli import look
 
-    return look.approvals(context.obj, thread=thread, everything=everything, as_json=json)
+    return look.approvals(context.obj, graph=graph, thread=thread, everything=everything, as_json=json)
 
 
 @app.command()
@@ -350,6 +351,7 @@ def show(
     after: Annotated[
         int, typer.Option(help="With --follow: from this event's number on; negative is the last so many.")
     ] = 0,
+    graph: Graph = None,
 ) -> int:
     """Show everything that happened on a thread, in order."""
     if follow:
@@ -358,7 +360,7 @@ def show(
         return following.follow(context.obj, thread, after=after, as_json=json)
     from standfast.graph.cli import look
 
-    return look.show(context.obj, thread, as_json=json)
+    return look.show(context.obj, thread, graph=graph, as_json=json)
 
 
 @app.command()

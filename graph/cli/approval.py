@@ -24,6 +24,8 @@ def show_approval(approval: Approval, requester: str | None = None) -> None:
     say(f"asked by    {requester or approval.requested_by}, in thread {approval.thread_id}, since {since}")
     if is_call:
         say(f"decided by  {deciders(approval)}")
+        if approval.policy_changed:
+            say("            the policy has changed since it was asked: people are asked again under the new one")
         say(f"valid until {local_time(approval.expires_at)} ({_left(approval.expires_at)})")
     else:
         say(f"\n{approval.description}\nIts key at the receiver is {approval.operation_id}.")
@@ -95,6 +97,7 @@ def approval_json(approval: Approval) -> dict[str, Any]:
         "description": approval.description,
         "failed_checks": approval.failed_checks,
         "policy_version": approval.policy_version,
+        "policy_changed": approval.policy_changed,
         "required": approval.required,
         "group": approval.group,
         "approvers": approval.approvers,
@@ -111,6 +114,7 @@ def approval_json(approval: Approval) -> dict[str, Any]:
         "decided_by": approval.decided_by,
         "decided_at": approval.decided_at,
         "vouched": approval.vouched,
+        "verified_by": approval.verified_by,
         "self_approved": approval.self_approved,
         "reason": approval.reason,
         "response": approval.response,

@@ -13,12 +13,12 @@ from standfast.graph.cli.show import show_timeline, timeline_json
 from standfast.graph.door import thread_id_of
 
 
-def approvals(database: str | None, *, thread: str | None, everything: bool, as_json: bool) -> int:
+def approvals(database: str | None, *, graph: str | None, thread: str | None, everything: bool, as_json: bool) -> int:
     """List the approvals that can still be decided, or all."""
     if thread is not None:
         thread_id_of(thread)
     state = None if everything else "open"
-    with session(database) as current:
+    with session(database, graph) as current:
 
         async def work(runtime: Any) -> Any:
             if thread is not None:
@@ -36,7 +36,7 @@ def approvals(database: str | None, *, thread: str | None, everything: bool, as_
                 one.id,
                 one.thread_id,
                 one.operation,
-                one.state,
+                one.state + (", policy changed" if one.policy_changed else ""),
                 one.requested_by,
                 _when(one),
                 shortened(next(iter(one.arguments.values()), "") if one.kind == "call" else one.description, 60),
@@ -55,10 +55,10 @@ def _when(one: Approval) -> str:
     return local_time(one.expires_at) if one.kind == "call" else ""
 
 
-def show(database: str | None, thread: str, *, as_json: bool) -> int:
+def show(database: str | None, thread: str, *, graph: str | None, as_json: bool) -> int:
     """Show everything that is recorded about one thread."""
     thread_id = thread_id_of(thread)
-    with session(database) as current:
+    with session(database, graph) as current:
         found = current.run(lambda runtime: runtime.atimeline(thread_id))
         if as_json:
             say_json(timeline_json(found))

@@ -80,6 +80,7 @@ def timeline_json(timeline: Timeline) -> dict[str, Any]:
                 "request": one.request,
                 "answer": one.answer,
                 "answered_by": one.answered_by,
+                "verified_by": one.verified_by,
                 "opened_at": one.opened_at,
             }
             for one in timeline.waits
@@ -102,7 +103,8 @@ def _entries(timeline: Timeline) -> Iterator[_Entry]:
     for approval in timeline.approvals:
         yield from _approval_entries(approval)
     for wait in timeline.waits:
-        ended = f"answered by {wait.answered_by}" if wait.answered_by else wait.state.replace("_", " ")
+        who = wait.answered_by and _who(wait.answered_by, wait.verified_by is None, wait.verified_by)
+        ended = f"answered by {who}" if who else wait.state.replace("_", " ")
         if wait.kind == "question":
             yield (
                 wait.opened_at,
@@ -161,7 +163,7 @@ def _approval_entries(one: Approval) -> Iterator[_Entry]:
         what = f"whether {one.operation} happened"
     yield one.requested_at, "asked", f"{one.id} {what} [{one.state}]"
     if one.decided_at is not None:
-        by = "" if one.decided_by is None else f" by {_who(one.decided_by, bool(one.vouched))}"
+        by = "" if one.decided_by is None else f" by {_who(one.decided_by, bool(one.vouched), one.verified_by)}"
         own = ", who also made the request" if one.self_approved else ""
         why = f": {one.reason}" if one.reason else ""
         verb = one.state if one.state == "edited" else _DECIDED.get(one.decision or "", one.state)
@@ -206,8 +208,10 @@ def _values(value: Any) -> str:
     return ", ".join(str(one) for one in value.values()) if isinstance(value, dict) else str(value)
 
 
-def _who(name: str, vouched: bool) -> str:
-    return f"{name} (on the caller's word)" if vouched else name
+def _who(name: str, vouched: bool, verified_by: str | None = None) -> str:
+    if vouched:
+        return f"{name} (on the caller's word)"
+    return name if verified_by is None else f"{name} (verified by {verified_by})"
 
 
 def _seconds(attempt: Attempt) -> str:

@@ -71,10 +71,10 @@ def anchor(database: str | None, *, as_json: bool) -> int:
 def set_member(database: str | None, group: str, name: str, *, tenant: str, member: bool, as_: str | None) -> int:
     """Put somebody into a group, or take him out."""
     with session(database) as current:
-        by = current.principal(as_)
+        principal = current.principal(as_)
 
         async def work(runtime: AsyncRuntime) -> bool:
-            return await runtime.aset_member(group, name, member=member, tenant=tenant, by=by)
+            return await runtime.aset_member(group, name, member=member, tenant=tenant, as_=principal)
 
         changed = current.run(work)
     if member:

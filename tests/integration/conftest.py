@@ -17,6 +17,7 @@ from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.graph import DEFAULT_OPERATIONS, RetryPolicy, Runtime, build_agent
+from standfast.graph.driver import Driver
 from standfast.nodes.analysis import MODEL_RETRY
 from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
 from tests.servers.reports import ReportsServer
@@ -92,3 +93,30 @@ def opened(database_url: str, reports_server: ReportsServer) -> Callable[..., An
             yield runtime
 
     return opening
+
+
+@pytest.fixture
+def by_hand() -> Callable[[Runtime, str], AbstractAsyncContextManager[tuple[Any, Any]]]:
+    """`async with by_hand(runtime, thread) as (graph, config):` the runtime's own graph, driven by hand."""
+
+    @asynccontextmanager
+    async def driving(runtime: Runtime, thread: str) -> AsyncIterator[tuple[Any, Any]]:
+        """The bare graph with our saver under the thread's lease, and the configuration of the thread's run."""
+        store = runtime.store
+        lease = await claim(store.database, thread, seconds=60)
+        known = await store.threads.get(thread)
+        assert known.run_id is not None
+        run = await store.threads.run(thread, known.run_id)
+        last = await store.run_events.last(thread, run.id)
+        driver = Driver(
+            store, runtime._graph, runtime._parts[1], lease, run, step_limit=100, last_event=last, policy=runtime.policy
+        )
+        driver._config["configurable"].pop("__pregel_strict_resume")
+        try:
+            yield driver._graph, driver._config
+            await driver._saver.aflush()
+        finally:
+            await driver._events.close()
+            await release(store.database, lease)
+
+    return driving

@@ -7,18 +7,19 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypedDict
 
 import psycopg
 import pytest
 import rfc8785
+from langgraph.graph import START, StateGraph
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.audit import Anchor, Refusal
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.graph import OIDC, Principal, Runtime
+from standfast.graph import OIDC, Principal, Runtime, ask
 from standfast.graph.answers import Said
 from tests.conftest import Clock
 from tests.crash.support.scripted_model import call, script
@@ -114,6 +115,47 @@ async def test_a_token_that_proves_nothing_is_told_without_a_name(runtime: Runti
     assert ("refusal", None, "NotAuthenticated") == (await told(runtime))[-1]
 
 
+class Asked(TypedDict, total=False):
+    got: Any
+
+
+async def question(state: Asked) -> Asked:
+    return {"got": await ask("For how many days?", schema=int)}
+
+
+async def test_an_answer_to_a_question_is_told_by_its_digest_and_a_second_one_as_refused(
+    database_url: str, oidc_server: OIDCServer, query: Query
+) -> None:
+    graph = StateGraph(Asked)
+    graph.add_node("question", question)
+    graph.add_edge(START, "question")
+    async with Runtime(
+        graph, database_url=database_url, authenticator=OIDC(oidc_server.issuer, AUDIENCE), accept_vouched=True
+    ) as runtime:
+        await runtime.ainvoke({}, thread_id="t", as_=KIM)
+        await runtime.aresume("t", "confidential", token=oidc_server.token())  # not a number: asked again
+        [second] = (await runtime.aresume("t")).questions
+        await runtime.aanswer("t", 30, as_=KIM)
+        with pytest.raises(errors.NothingToAnswer):
+            await runtime.aanswer("t", {second.id: 31}, as_=KIM)
+        with pytest.raises(errors.NotAuthenticated):
+            await runtime.aanswer("t", 31, token="forged")
+        facts = [one.facts for one in await runtime.aaudit("t")]
+        exported = [one async for one in runtime.aexport_audit("t")]
+        assert [] == await faults(runtime)
+        assert "succeeded" == (await runtime.aresume("t")).status
+        by = f"oidc:{oidc_server.issuer}"
+        assert [("answer", "kim", False, by), ("answer", "kim", True, None), ("refusal", None, None, None)] == [
+            (one["kind"], one.get("by"), one.get("vouched"), one.get("verified_by")) for one in facts
+        ]
+        assert (second.id, "question") == (facts[1]["question"], facts[1]["node"])
+        assert ["confidential", 30] == [one["values"]["answer"] for one in exported[:2]]
+        assert 0 == query("select count(*) from audit where entry like '%%confidential%%'")[0][0]
+        for forged in ("answered_by = 'sam'", "answer_sha256 = repeat('0', 64)"):
+            query(f"set session_replication_role = replica; update waits set {forged} where verified_by is null")
+            assert [("unrecorded", "t", None)] == await faults(runtime)
+
+
 async def test_a_refusal_sent_again_is_told_once(store: Store) -> None:
     refusal = Refusal("t", "AlreadyDecided", by="kim")
     await store.audit.refused(refusal)
@@ -146,11 +188,11 @@ async def test_the_audit_of_a_thread_outlives_it(runtime: Runtime, query: Query)
 
 
 async def test_groups_are_told_and_count_for_whoever_is_in_them(runtime: Runtime) -> None:
-    assert await runtime.aset_member("finance", "kim", by=KIM)
-    assert not await runtime.aset_member("finance", "kim", by=KIM)
+    assert await runtime.aset_member("finance", "kim", as_=KIM)
+    assert not await runtime.aset_member("finance", "kim", as_=KIM)
     assert frozenset({"finance"}) == (await runtime.aprincipal(KIM)).groups
     assert [("finance", "kim", "kim")] == [(one.group, one.principal, one.added_by) for one in await runtime.amembers()]
-    await runtime.aset_member("finance", "kim", member=False, by=Principal.vouched("sam"))
+    await runtime.aset_member("finance", "kim", member=False, as_=Principal.vouched("sam"))
     assert frozenset() == (await runtime.aprincipal(KIM)).groups
     chain = [one.facts async for one in runtime.store.audit.entries("")]
     assert [("insert", "kim"), ("delete", "sam")] == [(one["change"], one["by"]) for one in chain]

@@ -49,7 +49,7 @@ async def test_the_runtimes_role_runs_everything(runtime_url: str, reports_serve
         end = await runtime.aresume("t", approve=waiting.approvals[0].id, as_=kim)
         await runtime.store.audit.refused(Refusal("t", "X"))
         assert await runtime.aanchor_audit() is not None
-        assert await runtime.aset_member("finance", "kim", by=kim)
+        assert await runtime.aset_member("finance", "kim", as_=kim)
         found = await runtime.averify_audit()
     assert ("succeeded", 6, ()) == (end.status, found.entries, found.findings)
 

@@ -159,7 +159,7 @@ async def test_the_requester_decides_by_default_only_where_there_is_no_authentic
 async def test_another_tenants_person_does_not_even_see_it(paying: Any, paid: list[Any]) -> None:
     async with paying(ONE) as runtime:
         [approval] = (await asked(runtime)).approvals
-        with pytest.raises(errors.UnknownApproval):
+        with pytest.raises(errors.OtherTenant):
             await runtime.adecide(approval.id, Said("approve"), as_=Principal.vouched("ann", tenant="other"))
         assert [] == paid
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -11,38 +11,18 @@ import pytest
 from langgraph.types import Command, Send
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.lease import claim, release
 from standfast.checkpoint.settings import Settings
 from standfast.graph import Principal, Runtime, build_agent
 from standfast.graph.answers import Said
-from standfast.graph.driver import Driver
 from tests.crash.support.scripted_model import ScriptedModel, call, note, script
 from tests.servers.reports import ReportsServer
 
 pytestmark = pytest.mark.guarantee("G6")
 
 Open = Callable[..., Any]
+ByHand = Callable[[Runtime, str], AbstractAsyncContextManager[tuple[Any, Any]]]
 WHO = Principal.vouched("approver@example.com")
 REQUEST = script([call("note", text="agreed")])
-
-
-@asynccontextmanager
-async def by_hand(runtime: Runtime, thread: str) -> AsyncIterator[tuple[Any, Any]]:
-    """The bare graph with our saver under the thread's lease, and the configuration of the thread's run."""
-    store = runtime.store
-    lease = await claim(store.database, thread, seconds=60)
-    known = await store.threads.get(thread)
-    assert known.run_id is not None
-    run = await store.threads.run(thread, known.run_id)
-    last = await store.run_events.last(thread, run.id)
-    driver = Driver(store, runtime._graph, runtime._parts[1], lease, run, step_limit=100, last_event=last)
-    driver._config["configurable"].pop("__pregel_strict_resume")
-    try:
-        yield driver._graph, driver._config
-        await driver._saver.aflush()
-    finally:
-        await driver._events.close()
-        await release(store.database, lease)
 
 
 async def _write_into_the_call(graph: Any, config: Any, values: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
@@ -54,7 +34,9 @@ async def _write_into_the_call(graph: Any, config: Any, values: Callable[[dict[s
     await graph.aupdate_state(where, {"granted": True, **values(inner.values)}, as_node="approval")
 
 
-async def test_a_plain_resume_of_the_bare_graph_decides_nothing(opened: Open, reports_server: ReportsServer) -> None:
+async def test_a_plain_resume_of_the_bare_graph_decides_nothing(
+    opened: Open, by_hand: ByHand, reports_server: ReportsServer
+) -> None:
     async with opened() as runtime:
         waiting = await runtime.ainvoke(REQUEST, thread_id="bare")
         async with by_hand(runtime, "bare") as (graph, config):
@@ -75,7 +57,7 @@ async def test_a_plain_resume_of_the_bare_graph_decides_nothing(opened: Open, re
 
 
 async def test_a_state_written_around_the_approval_executes_nothing_and_asks_again(
-    opened: Open, reports_server: ReportsServer
+    opened: Open, by_hand: ByHand, reports_server: ReportsServer
 ) -> None:
     async with opened() as runtime:
         await runtime.ainvoke(REQUEST, thread_id="around")
@@ -90,7 +72,7 @@ async def test_a_state_written_around_the_approval_executes_nothing_and_asks_aga
 
 
 async def test_a_policy_flag_written_into_the_state_does_not_stand_in_for_a_grant(
-    opened: Open, reports_server: ReportsServer
+    opened: Open, by_hand: ByHand, reports_server: ReportsServer
 ) -> None:
     async with opened() as runtime:
         await runtime.ainvoke(REQUEST, thread_id="flag")
@@ -106,7 +88,7 @@ async def test_a_policy_flag_written_into_the_state_does_not_stand_in_for_a_gran
 
 
 async def test_arguments_exchanged_after_the_decision_are_not_executed(
-    opened: Open, reports_server: ReportsServer
+    opened: Open, by_hand: ByHand, reports_server: ReportsServer
 ) -> None:
     """The grant is for what was shown: the digest is taken from what would be executed, at the moment of the call."""
     async with opened() as runtime:
@@ -137,7 +119,9 @@ async def test_a_grant_under_another_version_of_the_policy_is_void(opened: Open,
     assert [] == reports_server.effects()
 
 
-async def test_a_jump_past_the_approval_executes_nothing(opened: Open, reports_server: ReportsServer) -> None:
+async def test_a_jump_past_the_approval_executes_nothing(
+    opened: Open, by_hand: ByHand, reports_server: ReportsServer
+) -> None:
     async with opened() as runtime:
         await runtime.ainvoke(REQUEST, thread_id="jump")
         async with by_hand(runtime, "jump") as (graph, config):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from standfast.checkpoint import errors
-from standfast.graph import OIDC, Principal, Runtime
+from standfast.graph import OIDC, ApprovalPolicy, Principal, Runtime
 from standfast.graph.answers import Said
 from tests.crash.support.scripted_model import call, script
 from tests.servers.oidc import AUDIENCE, OIDCServer
@@ -72,6 +72,9 @@ async def test_a_token_decides_as_the_person_whom_it_proves(runtime: Runtime, oi
     [decided] = await runtime.aapprovals(state=None)
     assert ("succeeded", "lee") == (end.status, decided.requested_by)
     assert ("kim", False, False) == (decided.decided_by, decided.vouched, decided.self_approved)
+    assert f"oidc:{oidc_server.issuer}" == decided.verified_by
+    told = [one.facts for one in await runtime.aaudit("t") if one.facts["kind"] == "decision"]
+    assert [("kim", False, decided.verified_by)] == [(one["by"], one["vouched"], one["verified_by"]) for one in told]
 
 
 async def test_requests_and_events_need_a_name_too(runtime: Runtime, oidc_server: OIDCServer) -> None:
@@ -129,3 +132,67 @@ async def test_the_answer_of_langgraphs_auth_decides(runtime: Runtime) -> None:
     [approval] = await runtime.aapprovals()
     decided = await runtime.adecide(approval.id, Said("approve"), as_=Principal.from_langgraph(user))
     assert ("approved", "kim", False) == (decided.state, decided.decided_by, decided.vouched)
+
+
+# -- who changes groups
+
+
+ADMINS = ApprovalPolicy(groups={"admins": ["pat"]}, group_admins="admins")
+CLAIMED = ApprovalPolicy(groups={"admins": "claims"}, group_admins="admins")
+TABLE = ApprovalPolicy(groups={"admins": "table"}, group_admins="admins")
+
+
+async def groups_told(runtime: Runtime) -> list[tuple[Any, ...]]:
+    facts = [one.facts async for one in runtime.store.audit.entries("")]
+    return [(one["kind"], one.get("by"), one.get("error", one.get("verified_by")), one.get("vouched")) for one in facts]
+
+
+async def test_without_an_administrators_group_nobody_with_a_token_changes_groups(
+    opened: Callable[..., Any], oidc_server: OIDCServer
+) -> None:
+    async with opened(authenticator=OIDC(oidc_server.issuer, AUDIENCE)) as runtime:
+        with pytest.raises(errors.NotPermitted, match="group_admins") as refused:
+            await runtime.aset_member("finance", "kim", token=oidc_server.token())
+        with pytest.raises(errors.NotAuthenticated):
+            await runtime.aset_member("finance", "kim", as_=Principal.vouched("pat"))
+        assert ("no_admins", []) == (refused.value.why, await runtime.amembers())
+        assert [("refusal", "kim", "NotPermitted", False), ("refusal", None, "NotAuthenticated", None)] == (
+            await groups_told(runtime)
+        )
+
+
+async def test_only_administrators_change_groups_each_in_his_own_tenant(
+    opened: Callable[..., Any], oidc_server: OIDCServer
+) -> None:
+    who = OIDC(oidc_server.issuer, AUDIENCE)
+    by = f"oidc:{oidc_server.issuer}"
+    async with opened(authenticator=who, policy=ADMINS) as runtime:
+        for others in ({"sub": "kim"}, {"sub": "kim", "groups": ["admins"]}):  # a list is a list, whatever is claimed
+            with pytest.raises(errors.NotPermitted, match="not in the group 'admins'"):
+                await runtime.aset_member("finance", "kim", token=oidc_server.token(**others))
+        with pytest.raises(errors.NotPermitted, match="tenant"):
+            await runtime.aset_member("finance", "kim", tenant="other", token=oidc_server.token(sub="pat"))
+        assert await runtime.aset_member("finance", "kim", token=oidc_server.token(sub="pat"))
+        assert ("group", "pat", by, False) == (await groups_told(runtime))[-1]
+    async with opened(authenticator=who, policy=CLAIMED) as runtime:
+        await runtime.store.groups.set("admins", "lee", member=True, by="x", verified_by=None, tenant="default")
+        with pytest.raises(errors.NotPermitted):
+            await runtime.aset_member("finance", "lee", token=oidc_server.token(sub="lee"))
+        assert await runtime.aset_member("finance", "lee", token=oidc_server.token(sub="zoe", groups=["admins"]))
+    async with opened(authenticator=who, policy=TABLE) as runtime:
+        assert await runtime.aset_member("finance", "zoe", token=oidc_server.token(sub="lee"))
+        await runtime.aset_member("admins", "lee", member=False, token=oidc_server.token(sub="lee"))
+        with pytest.raises(errors.NotPermitted):
+            await runtime.aset_member("finance", "ian", token=oidc_server.token(sub="lee"))
+    assert "finance" not in {one.group for one in await members_of(opened, "ian")}
+
+
+async def members_of(opened: Callable[..., Any], name: str) -> list[Any]:
+    async with opened() as runtime:
+        return [one for one in await runtime.amembers() if one.principal == name]
+
+
+async def test_without_an_authenticator_whoever_changes_groups_is_told_as_vouched(opened: Callable[..., Any]) -> None:
+    async with opened() as runtime:
+        assert await runtime.aset_member("finance", "kim", as_=Principal.vouched("pat"))
+        assert [("group", "pat", None, True)] == await groups_told(runtime)
