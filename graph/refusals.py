@@ -15,7 +15,13 @@ from standfast.checkpoint.audit import Refusal
 from standfast.checkpoint.store import Store
 from standfast.tools.principals import Principal
 
-_OF_THREADS: Final = (errors.NotAuthenticated, errors.OtherTenant, errors.AlreadyDecided, errors.UnknownQuestion)
+_OF_NO_APPROVAL: Final = (
+    errors.NotAuthenticated,
+    errors.NotPermitted,
+    errors.OtherTenant,
+    errors.AlreadyDecided,
+    errors.UnknownQuestion,
+)
 _NOT_REFUSED: Final = (errors.UnknownApproval, errors.StorageError, errors.ConfigurationError, errors.UsageError)
 
 
@@ -37,7 +43,7 @@ async def audited(store: Store, said: Attempted) -> AsyncIterator[Attempted]:
         yield said
     except errors.StandfastError as error:
         approval = said.approval or error.data.get("approval_id")
-        if isinstance(error, _NOT_REFUSED) or (approval is None and not isinstance(error, _OF_THREADS)):
+        if isinstance(error, _NOT_REFUSED) or (approval is None and not isinstance(error, _OF_NO_APPROVAL)):
             raise
         thread = said.thread_id
         if approval is not None:

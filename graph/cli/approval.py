@@ -27,6 +27,8 @@ def show_approval(approval: Approval, requester: str | None = None) -> None:
         if approval.policy_changed:
             say("            the policy has changed since it was asked: people are asked again under the new one")
         say(f"valid until {local_time(approval.expires_at)} ({_left(approval.expires_at)})")
+        if note := approval.description.rpartition("\n\n")[0]:
+            say(f"\n{note}")
     else:
         say(f"\n{approval.description}\nIts key at the receiver is {approval.operation_id}.")
     if approval.failed_checks:

@@ -29,6 +29,7 @@ def new_run(**changes: Any) -> NewRun:
         "input": None,
         "requested_by": "somebody",
         "vouched": False,
+        "verified_by": None,
     }
     return NewRun(**{**given, **changes})
 

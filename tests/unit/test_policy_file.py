@@ -159,3 +159,12 @@ def test_a_rule_in_code_that_names_a_group_needs_the_group() -> None:
     with pytest.raises(errors.InvalidPolicy, match="no group 'finance'"):
         policy_for(None, Registry([pay]))
     policy_for(ApprovalPolicy(groups={"finance": ["ann"]}), Registry([pay]))
+
+
+def test_whoever_changes_groups_is_a_group_that_there_is(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"{YAML}group_admins: finance\n")
+    assert "finance" == policy_for(path, REGISTRY).group_admins
+    path.write_text(f"{YAML}group_admins: finanse\n")
+    with pytest.raises(errors.InvalidPolicy, match="line 17, at group_admins: there is no group 'finanse'"):
+        policy_for(path, REGISTRY)

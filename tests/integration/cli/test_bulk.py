@@ -69,3 +69,22 @@ def test_the_policys_command_shows_the_rules_or_says_where_they_are_wrong(cli_al
     wrong = cli_alone("policy", str(path))
     assert 2 == wrong.code
     assert f"{path}, line 4" in wrong.sentence
+
+
+def test_a_policy_that_changed_since_a_request_is_said_where_the_request_is_shown(
+    cli: Any, propose: Propose, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    monkeypatch.setenv("STANDFAST_POLICY_FILE", str(tmp_path / "policy.yaml"))
+    identifier = propose()
+    for shown in (cli("show", "t").out, cli("approvals").out):
+        assert "policy has changed" not in shown
+        assert "policy changed" not in shown
+    (tmp_path / "policy.yaml").write_text(POLICY.replace("2", "1"))
+    assert "the policy has changed since it was asked" in cli("show", "t").out
+    assert "open, policy changed" in cli("approvals").out
+    assert [True] == [one["policy_changed"] for one in cli("approvals", "--json").json]
+    assert [True] == [one["policy_changed"] for one in cli("show", "t", "--json").json["approvals"]]
+    again = cli("approve", identifier, "--as", "alex")
+    assert (3, True) == (again.code, "no valid grant" in again.out)
+    assert "policy changed" not in cli("approvals").out

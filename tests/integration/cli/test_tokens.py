@@ -79,3 +79,27 @@ def test_half_a_set_up_is_refused(cli: Any, approval: str, monkeypatch: pytest.M
     done = cli("approve", approval)
     assert 2 == done.code
     assert "STANDFAST_OIDC_AUDIENCE" in done.sentence
+
+
+def test_with_a_provider_only_administrators_change_groups(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, oidc_server: OIDCServer
+) -> None:
+    monkeypatch.setenv("STANDFAST_OIDC_ISSUER", oidc_server.issuer)
+    monkeypatch.setenv("STANDFAST_OIDC_AUDIENCE", AUDIENCE)
+    monkeypatch.setenv("STANDFAST_TOKEN", oidc_server.token())
+    refused = cli("groups", "add", "finance", "kim")
+    assert (2, True) == (refused.code, "group_admins: NAME" in refused.sentence)
+    (tmp_path / "policy.yaml").write_text("groups: {admins: [kim]}\noperations: {}\ngroup_admins: admins\n")
+    monkeypatch.setenv("STANDFAST_POLICY_FILE", str(tmp_path / "policy.yaml"))
+    assert "kim is in finance." == cli("groups", "add", "finance", "kim").sentence
+    monkeypatch.setenv("STANDFAST_TOKEN", oidc_server.token(sub="sam"))
+    assert "'sam' is not in the group 'admins'" in cli("groups", "add", "finance", "sam").sentence
+
+
+def test_who_verified_a_name_is_shown(
+    cli: Any, approval: str, monkeypatch: pytest.MonkeyPatch, oidc_server: OIDCServer
+) -> None:
+    monkeypatch.setenv("STANDFAST_TOKEN", oidc_server.token())
+    assert 0 == cli("reject", approval, "--reason", "no", "--no-wait").code
+    assert f"rejected by kim (verified by oidc:{oidc_server.issuer}): no" in cli("show", "t").out
+    assert f"oidc:{oidc_server.issuer}" == cli("approvals", "--all", "--json").json[0]["verified_by"]
