@@ -29,7 +29,6 @@ def new_run(**changes: Any) -> NewRun:
         "input": None,
         "requested_by": "somebody",
         "vouched": False,
-        "verified_by": None,
     }
     return NewRun(**{**given, **changes})
 
@@ -53,7 +52,16 @@ async def test_an_acceptance_sent_again_by_its_holder_gives_the_lease_that_the_l
         **{name: getattr(new, name) for name in ("graph", "version", "fingerprint", "requested_by", "vouched")},
         **{
             name: getattr(new, name)
-            for name in ("tenant", "model", "client_key", "input_digest", "on_busy", "deadline", "budget")
+            for name in (
+                "tenant",
+                "verified_by",
+                "model",
+                "client_key",
+                "input_digest",
+                "on_busy",
+                "deadline",
+                "budget",
+            )
         },
         **{"thread": "t", "owner": "o", "run": new.run_id, "collection": None, "input": b"", "settings": b""},
         **{"holder": new_holder(), "worker": "w", "seconds": 60.0},
