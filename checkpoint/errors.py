@@ -28,6 +28,7 @@ StandfastError
 ├── AmbiguousAnswer                 a bare answer while several questions are open
 ├── NothingToAnswer                 an answer while no question is open
 ├── ThreadBusy                      new input while a run of the thread is unfinished
+├── QueueFull                       as many runs wait for a worker as may: nothing was started (transient)
 ├── AlreadyDecided                  the approval has been decided before
 │   └── AlreadyVoted                this person has voted, and more votes are needed
 ├── NotPermitted                    this principal may not decide this, or not so
@@ -208,6 +209,12 @@ class NothingToAnswer(StandfastError):
 
 class ThreadBusy(StandfastError):
     """New input while a run of the thread is unfinished."""
+
+
+class QueueFull(StandfastError):
+    """As many runs of `key` wait for a worker as may (`bound`); nothing was started."""
+
+    transient = True
 
 
 class AlreadyDecided(StandfastError):

@@ -12,6 +12,7 @@ from standfast.checkpoint.codec import Codec
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.events import Events
+from standfast.checkpoint.flow import Flow
 from standfast.checkpoint.forks import Forks
 from standfast.checkpoint.groups import Groups
 from standfast.checkpoint.memory import Memory
@@ -34,6 +35,7 @@ class Store:
     threads: Threads
     operations: Operations
     children: Children
+    flow: Flow
     approvals: Approvals
     waits: Waits
     events: Events
@@ -63,6 +65,7 @@ class Store:
             Threads(database, sealer, outbox, kept),
             operations,
             Children(database, sealer, operations, kept),
+            Flow(database),
             Approvals(database, sealer, outbox),
             Waits(database, sealer),
             Events(database, sealer),

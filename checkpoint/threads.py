@@ -102,6 +102,7 @@ class NewRun:
     on_busy: OnBusy = "refuse"
     deadline: datetime | None = None
     budget: Budget | None = None
+    priority: int = 0
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ class Threads:
             "settings": self._sealer.seal(settings_dict(new.settings), at=(*at, "settings"), where="settings"),
             "deadline": new.deadline,
             "budget": self._sealed_budget(new.thread_id, new.run_id, new.budget),
+            "priority": new.priority,
             "client_key": new.client_key,
             "input_digest": new.input_digest,
             "on_busy": new.on_busy,
@@ -351,6 +353,15 @@ class Threads:
 
 
 def _refuse(new: NewRun, row: DictRow) -> None:
+    if row["verdict"] == "full":
+        raise errors.QueueFull(
+            f"{row['run_number']} runs of {row['known_graph']!r} wait for a worker already, and no more may; "
+            "nothing was started. Try again later, start more workers, or raise it: standfast limits set "
+            f"{row['known_graph']} --queued MORE",
+            thread_id=new.thread_id,
+            key=row["known_graph"],
+            bound=row["run_number"],
+        )
     if row["verdict"] == "busy" and new.on_busy in ("queue", "withdraw"):
         raise errors.ThreadBusy(
             f"the run of thread {new.thread_id!r} needs attention, and a run behind it would not come to its turn; "

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from standfast.checkpoint.budget import Budget, Price
     from standfast.checkpoint.child import Child, ChildEnd
     from standfast.checkpoint.events import Event
+    from standfast.checkpoint.flow import Limit
     from standfast.checkpoint.outbox import Delivery, Message
     from standfast.checkpoint.stored_types import TypeRegistry
     from standfast.checkpoint.threads import Status, Thread
@@ -84,6 +85,7 @@ __all__ = [
     "Happened",
     "InvalidArguments",
     "Ledger",
+    "Limit",
     "LogChannel",
     "Message",
     "Operation",
@@ -168,6 +170,7 @@ _HOMES: Final = {
     "Happened": "standfast.tools.outcomes",
     "InvalidArguments": "standfast.tools.failures",
     "Ledger": "standfast.graph.timeline",
+    "Limit": "standfast.checkpoint.flow",
     "LogChannel": "standfast.tools.channels",
     "Message": "standfast.checkpoint.outbox",
     "Operation": "standfast.tools.operations",

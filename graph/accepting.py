@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.budget import Budget
@@ -28,6 +28,7 @@ from standfast.tools.principals import Principal
 from standfast.tools.readers import ReadDocument, SkippedFile
 
 Deadline = float | timedelta | datetime
+MOST_URGENT: Final = 1000
 OnFile = Callable[[ReadDocument | SkippedFile], None]
 
 
@@ -59,6 +60,7 @@ class Options:
     on_busy: OnBusy = "refuse"
     deadline: Deadline | None = None
     budget: Budget | None = None
+    priority: int = 0
 
 
 def principal_of(given: Principal | None) -> Principal:
@@ -103,6 +105,7 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
         on_busy=options.on_busy,
         deadline=await deadline_of(store, options.deadline),
         budget=budget_of(options.budget),
+        priority=priority_of(options.priority),
     )
 
 
@@ -124,6 +127,15 @@ async def deadline_of(store: Store, given: Deadline | None) -> datetime | None:
         return await store.database.clock() + left
     except (TypeError, ValueError, OverflowError) as error:
         raise errors.InvalidRequest(f"a deadline is seconds, a timedelta or a datetime, not {given!r}") from error
+
+
+def priority_of(given: int) -> int:
+    """A usable priority. Raises `InvalidRequest`."""
+    if not isinstance(given, int) or isinstance(given, bool) or abs(given) > MOST_URGENT:
+        raise errors.InvalidRequest(
+            f"a priority is a whole number from -{MOST_URGENT} to {MOST_URGENT}, the greater the sooner, not {given!r}"
+        )
+    return given
 
 
 def budget_of(given: Budget | None) -> Budget | None:

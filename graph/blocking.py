@@ -25,6 +25,7 @@ from standfast.checkpoint.artifact import Artifact
 from standfast.checkpoint.artifacts import KeptArtifact
 from standfast.checkpoint.audit import Anchor, Entry, Verification
 from standfast.checkpoint.fleet import Unserved, WorkerRow
+from standfast.checkpoint.flow import Limit, LimitRow
 from standfast.checkpoint.groups import Member
 from standfast.checkpoint.listing import OpenWait, RunRow
 from standfast.checkpoint.outbox import Delivery, Message
@@ -266,6 +267,18 @@ class Runtime(AsyncRuntime):
     def stream_parts(self, request: Any, **options: Any) -> Iterator[Any]:
         """Blocking twin of `astream_parts`."""
         return self._one_by_one(self.astream_parts(request, **options))
+
+    def set_limit(self, limit: Limit, **who: Any) -> None:
+        """Blocking twin of `aset_limit`."""
+        return self._wait(lambda: self.aset_limit(limit, **who))
+
+    def clear_limit(self, key: str) -> bool:
+        """Blocking twin of `aclear_limit`."""
+        return self._wait(self.aclear_limit, key)
+
+    def limits(self) -> Sequence[LimitRow]:
+        """Blocking twin of `alimits`."""
+        return self._wait(self.alimits)
 
     def _one_by_one(self, items: AsyncIterator[T]) -> Iterator[T]:
         async def following() -> list[T]:

@@ -42,6 +42,7 @@ from standfast.graph.tap import Tap
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import KEY, Drive
+from standfast.tools.flow import Gate
 from standfast.tools.halts import Later, NeedsPerson
 from standfast.tools.ledger import Ledger
 from standfast.tools.limits import LimitReached, Limits, Name
@@ -99,7 +100,7 @@ class Driver:
         drive = Drive(
             run=run,
             lease=lease,
-            ledger=Ledger(store.operations, lease),
+            ledger=Ledger(store.operations, lease, Gate(store.flow, lease, store.database.clock, parks=True)),
             operations=store.operations,
             children=store.children,
             approvals=store.approvals,

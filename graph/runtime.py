@@ -51,6 +51,7 @@ from standfast.graph.parts import Listened, Mode, Parts
 from standfast.graph.recorder import OnEvent
 from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
+from standfast.graph.steering import Steering
 from standfast.graph.time_travel import TimeTravel, graph_over
 from standfast.graph.worker import Worker, WorkerOptions
 from standfast.tools.approval_policy import ApprovalPolicy
@@ -70,7 +71,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
+class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Steering):
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
@@ -218,6 +219,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping):
         - `deadline`: seconds, a timedelta from now, or a datetime; and `budget`, a `Budget`. At either the run ends
           as `failed`, for the reason `deadline` or `budget`, with all its work kept; `aretry` gives it more.
         - `client_key`: the same key twice is one run.
+        - `priority`: from -1000 to 1000; workers come for the greater one sooner.
         - `on_busy`: if the thread has an unfinished run, `refuse` (the default), `queue` behind it, `withdraw`
           (queue, and take back what it asks people to decide) or `interrupt` (cancel it first).
 

@@ -41,6 +41,7 @@ from standfast.graph.opening import opened
 from standfast.nodes.models import default_model
 from standfast.tools.artifacts import ThreadArtifacts
 from standfast.tools.drive import Drive
+from standfast.tools.flow import Gate
 from standfast.tools.ledger import EffectFunction, Ledger, Outcome, Resolve
 from standfast.tools.limits import Limits
 from standfast.tools.lineage import Lineage
@@ -119,7 +120,8 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
         lease = await claim(self._store.database, thread, seconds=self._seconds)
         self._keeper.keep(lease)
         store = self._store
-        ledger = _BusyLedger(store.operations, lease)
+        gate = Gate(store.flow, lease, store.database.clock, parks=False)
+        ledger = _BusyLedger(store.operations, lease, gate)
         messages = StepMessages(store.outbox, thread, run.id)
         drive = Drive(
             run=run,

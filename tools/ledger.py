@@ -25,6 +25,7 @@ from standfast.checkpoint.operations import Begun, Call, End, Grant, Operations
 from standfast.checkpoint.outgoing import Messages, sending
 from standfast.checkpoint.plain_text import storable_text
 from standfast.tools.failures import Failure, FailureClass, failure_of
+from standfast.tools.flow import Gate
 from standfast.tools.halts import Later
 from standfast.tools.operations import Effect, Policy
 from standfast.tools.outcomes import Pending
@@ -72,6 +73,7 @@ class Look:
 
 Attempted = Outcome | Again | Undecided | Look
 EffectFunction = Callable[[int, Any], Awaitable[Any]]
+AttemptOnce = Callable[[Call, Policy, EffectFunction, Grant | None], Awaitable[Attempted]]
 Resolve = Callable[[Begun], Awaitable[None]]
 """Finds out more and records it, or parks the thread; then the ledger looks again."""
 
@@ -102,9 +104,10 @@ class Ledger:
 
     parks: ClassVar[bool] = True
 
-    def __init__(self, operations: Operations, lease: Lease) -> None:
+    def __init__(self, operations: Operations, lease: Lease, gate: Gate) -> None:
         self._operations = operations
         self._lease = lease
+        self._gate = gate
 
     async def execute(
         self,
@@ -124,7 +127,7 @@ class Ledger:
         """
         attempt_once = self._transaction if policy.effect is Effect.TRANSACTIONAL else self._attempt
         while True:
-            attempt = attempt_once(call, policy, effect, grant)
+            attempt = self._gated(attempt_once, call, policy, effect, grant)
             try:
                 outcome = await (attempt if policy.retry.on_cancel == "stop" else self._undisturbed(attempt))
             except errors.ForkMayOnlyRead as refused:
@@ -140,6 +143,16 @@ class Ledger:
                     raise Later
                 # Slept by our clock, begun by the database's: what is left then is slept again.
                 await asyncio.sleep(max(outcome.delay, _SHORTEST))
+
+    async def _gated(
+        self, attempt_once: AttemptOnce, call: Call, policy: Policy, effect: EffectFunction, grant: Grant | None
+    ) -> Attempted:
+        """Attempt when the fleet's limits allow it; what is recorded already is not held up."""
+        keys = await self._gate.keys(call)
+        if not keys or (await self._operations.standing(self._lease, call)).state not in ("planned", "executing"):
+            return await attempt_once(call, policy, effect, grant)
+        async with self._gate.passed(call, keys):
+            return await attempt_once(call, policy, effect, grant)
 
     async def _undisturbed(self, attempt: Coroutine[Any, Any, Attempted]) -> Attempted:
         """Let an attempt end, and be recorded, before a cancellation goes on; a second one cuts it off."""

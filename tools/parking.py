@@ -34,6 +34,13 @@ def park_for_completion(operation_id: str, *, looks: int, until: datetime | None
     _park({WAITS: {"quorum": "first", "waits": [wait]}, PARKED: f"completion {operation_id} {looks}"})
 
 
+def park_for_slot(key: str, operation_id: str, *, until: datetime) -> None:
+    """Wait for a slot of a limit that is full: until somebody gives one back, or until a time."""
+    wait = {"kind": "timer", "name": f"flow:{key}", "match": None, "until": until}
+    described = {"quorum": "first", "waits": [wait]}
+    _park({WAITS: described, PARKED: f"slot {operation_id} {until.isoformat()}"})
+
+
 def park_for_person(request: Mapping[str, Any], approval_id: str) -> None:
     """Wait for the decision of a person; `request` is what is shown."""
     _park({**request, PARKED: approval_id})

@@ -74,10 +74,11 @@ create table workers (
 create function ring_1(thread text) returns void language plpgsql as $$
 declare
     queue text;
+    urgency integer;
 begin
-    select graph || '@' || version into queue from threads where id = thread;
+    select graph || '@' || version, priority into queue, urgency from threads where id = thread;
     perform procrastinate_defer_jobs_v1(array[
-        row(queue, 'drive', 0, null, queue || ' ' || thread, jsonb_build_object('thread_id', thread), null)
+        row(queue, 'drive', urgency, null, queue || ' ' || thread, jsonb_build_object('thread_id', thread), null)
     ]::procrastinate_job_to_defer_v1[]);
 exception when unique_violation then
     null;
@@ -146,6 +147,7 @@ begin
     if not found then
         return false;
     end if;
+    perform ring_next_1(thread);
     perform tell_1(thread);
     return true;
 end $$;
@@ -160,6 +162,7 @@ begin
         return false;
     end if;
     perform ring_1(thread);
+    perform ring_next_1(thread);
     return true;
 end $$;
 
@@ -225,6 +228,7 @@ begin
        set lease_holder = null, lease_worker = null, lease_expires_at = null, crashes = 0,
            run_id = coalesce(next_run.id, run_id), version = coalesce(next_run.version, version),
            fingerprint = coalesce(next_run.fingerprint, fingerprint),
+           priority = coalesce(next_run.priority, priority),
            due_at = case when next_run.id is not null then standfast.now() end,
            updated_at = standfast.now()
      where id = thread;
@@ -234,6 +238,7 @@ begin
     if new_state = 'cancelled' then
         perform cancel_children_1(thread, run);
     end if;
+    perform ring_next_1(thread);
     perform tell_1(thread);
 end $$;
 
@@ -262,12 +267,12 @@ end $$;
 
 -- Accept a run, for this process (holder) or for the fleet. verdict: accepted | queued | again (this very run) |
 -- same (the client key's run) | other_input (the client key stands for another request) | busy | other_graph |
--- other_tenant.
+-- other_tenant | full (known_graph is the key that is full, run_number its bound).
 create function accept_run_2(
     thread text, in_tenant text, in_owner text, in_graph text, in_version text, in_fingerprint text,
     run uuid, in_requested_by text, in_vouched boolean, in_verified_by text, in_model text, in_collection text,
-    in_input bytea, in_settings bytea, in_deadline timestamptz, in_budget bytea, in_client_key text,
-    in_input_digest text, on_busy text, holder text, worker text, seconds double precision)
+    in_input bytea, in_settings bytea, in_deadline timestamptz, in_budget bytea, in_priority integer,
+    in_client_key text, in_input_digest text, on_busy text, holder text, worker text, seconds double precision)
 returns table (verdict text, open_thread text, open_run uuid, open_state text, known_graph text,
                run_number integer, epoch bigint, head text)
 language plpgsql as $$
@@ -286,6 +291,13 @@ begin
             return query select case when known.input_digest = in_input_digest then 'same' else 'other_input' end,
                                 known.thread_id, known.id, known.state, null::text, known.number,
                                 null::bigint, null::text;
+            return;
+        end if;
+    end if;
+    if holder is null and not exists (select from runs r where r.id = run) then
+        return query select 'full', null::text, null::uuid, null::text, f.key, f.bound, null::bigint, null::text
+                       from full_queue_1(in_tenant, in_graph) f;
+        if found then
             return;
         end if;
     end if;
@@ -326,10 +338,10 @@ begin
     end if;
     select coalesce(max(number), 0) + 1 into number_now from runs where thread_id = thread;
     insert into runs (thread_id, id, number, tenant, version, fingerprint, client_key, input_digest, state,
-                      requested_by, vouched, model, collection_id, input, settings, deadline, budget)
+                      requested_by, vouched, model, collection_id, input, settings, deadline, budget, priority)
     values (thread, run, number_now, in_tenant, in_version, in_fingerprint, in_client_key, in_input_digest,
             case when busy then 'queued' else 'open' end, in_requested_by, in_vouched, in_model, in_collection,
-            in_input, in_settings, in_deadline, in_budget);
+            in_input, in_settings, in_deadline, in_budget, in_priority);
     if busy then
         if on_busy = 'interrupt' then
             update threads x set cancel_requested_at = coalesce(x.cancel_requested_at, standfast.now())
@@ -343,7 +355,7 @@ begin
     end if;
     update threads x
        set run_id = run, version = in_version, fingerprint = in_fingerprint, cancel_requested_at = null,
-           crashes = 0, due_at = standfast.now(), updated_at = standfast.now()
+           priority = in_priority, crashes = 0, due_at = standfast.now(), updated_at = standfast.now()
      where x.id = thread;
     if holder is null then
         perform ring_1(thread);
@@ -365,24 +377,10 @@ begin
         and (t.due_at <= standfast.now() or t.lease_expires_at < standfast.now()
              or t.lease_holder = claim_due_1.holder)
         for no key update;
-    if found then
+    if found and may_be_driven_1(thread) then
         return query select * from claim_lease_1(thread, holder, worker, seconds);
     end if;
 end $$;
-
--- Threads that nobody drives and that have something due, or whose driver has died, of these graphs (graph@version).
--- The time is taken once, by a subquery: only so do the partial indexes bound what is read.
-create function overdue_1(graphs text[], most integer) returns table (id text) language sql stable as $$
-    (select t.id from threads t
-      where t.due_at <= (select standfast.now()) and t.lease_holder is null
-        and t.graph || '@' || t.version = any(graphs)
-      order by t.due_at limit most)
-    union all
-    (select t.id from threads t
-      where t.lease_holder is not null and t.lease_expires_at < (select standfast.now())
-        and t.graph || '@' || t.version = any(graphs)
-      order by t.lease_expires_at limit most);
-$$;
 
 -- Ends the waits of one question: the first that ends withdraws the others, where the first is enough.
 create function end_wait_1(thread text, wait text, new_state text, event bigint) returns void

@@ -1,11 +1,15 @@
--- Standfast, the fleet grown: child threads.
+-- Standfast, the fleet grown: child threads, and limits that all workers share.
 --
 -- A child is a thread of its own whose first run belongs to a run of another thread. It is made in the transaction that
 -- records it in its parent's ledger, under an id made from the parent's place, so that it is neither lost nor doubled.
 -- Its end is told to whoever joins it in the transaction of that end. Who ends a child and who begins to join it meet
 -- at an advisory lock; then rows are locked from the root of a family towards its leaves.
 --
--- Columns of a child's run lead with its own thread_id; what is found by its parent is found over an index.
+-- A limit has a key: tenant:T, graph:G, operation:O, model:M. Workers keep to those of tenants and graphs where they
+-- claim, operations and models where an attempt begins. A slot counts as long as its thread's lease stands: whoever
+-- dies gives it back. Rates are kept by the database's clock, as the time from which on the next call is free.
+--
+-- Global: flow_limits, flow_slots. Columns of a child's run lead with its own thread_id; what is found by its parent is found over an index.
 
 alter table runs add column parent_thread_id text;      -- no reference: the parent may be deleted before
 alter table runs add column output bytea;               -- what the parent gets; an artifact if it is large
@@ -14,6 +18,9 @@ alter table runs add column map_position integer;
 alter table runs add column map_width integer;          -- how many of them are unfinished at a time
 create index runs_children on runs (parent_thread_id, parent_run_id) where parent_thread_id is not null;
 create index runs_of_map on runs (map_id, map_position) where map_id is not null;
+
+alter table runs add column priority integer not null default 0;
+alter table threads add column priority integer not null default 0;  -- of its latest run: the greater, the sooner
 
 alter table waits drop constraint waits_kind_check;
 alter table waits add constraint waits_kind_check
@@ -29,17 +36,17 @@ returns void language plpgsql as $$
 declare
     begins boolean := in_map is null or in_position < in_width;
 begin
-    insert into threads (id, tenant, owner, graph, version, fingerprint, run_id, due_at)
+    insert into threads (id, tenant, owner, graph, version, fingerprint, run_id, priority, due_at)
     select child, t.tenant, t.owner, coalesce(in_graph, t.graph), coalesce(in_version, t.version),
-           case when in_graph is null then t.fingerprint else '' end, child_run,
+           case when in_graph is null then t.fingerprint else '' end, child_run, t.priority,
            case when begins then standfast.now() end
       from threads t where t.id = parent;
     insert into runs (thread_id, id, number, tenant, parent_thread_id, parent_run_id, state, requested_by, vouched,
-                      version, fingerprint, model, collection_id, input, settings, deadline, budget,
+                      version, fingerprint, model, collection_id, input, settings, deadline, budget, priority,
                       map_id, map_position, map_width)
     select child, child_run, 1, r.tenant, parent, parent_run, case when begins then 'open' else 'queued' end,
            r.requested_by, r.vouched, t.version, t.fingerprint, r.model, r.collection_id, in_input, in_settings,
-           least(r.deadline, in_deadline), in_budget, in_map, in_position, in_width
+           least(r.deadline, in_deadline), in_budget, r.priority, in_map, in_position, in_width
       from runs r, threads t where r.thread_id = parent and r.id = parent_run and t.id = child;
     if begins then
         perform ring_1(child);
@@ -137,3 +144,165 @@ begin
         end if;
     end loop;
 end $$;
+
+create table flow_limits (
+    key         text primary key,
+    concurrency integer check (concurrency > 0),         -- at a time
+    rate        integer check (rate > 0),                -- calls within any `per` seconds
+    per         double precision check (per > 0),
+    burst       integer check (burst > 0 and burst <= rate),  -- of those, how many may come at once
+    queued      integer check (queued >= 0),             -- due runs that nobody drives yet
+    free_at     timestamptz,                             -- when the burst will have been paid for
+    changed_at  timestamptz not null default standfast.now(),
+    changed_by  text not null,
+    check ((rate is null) = (per is null) and (rate is null) = (burst is null))
+);
+
+create table flow_slots (
+    key          text not null,
+    thread_id    text not null,
+    operation_id text not null,
+    epoch        bigint not null,                        -- of the lease under which it is held
+    taken_at     timestamptz not null default standfast.now(),
+    primary key (key, thread_id, operation_id)
+);
+create index waits_for_slots on waits (name, opened_at) where state = 'open' and kind = 'timer' and name is not null;
+
+-- Seconds between two calls, once the burst is spent: with it, no `per` seconds see more than `rate` calls.
+create function spacing_1(l flow_limits) returns double precision language sql immutable as $$
+    select l.per / greatest(l.rate - l.burst, 1);
+$$;
+
+-- Take a slot of each key, or of none. wait: seconds after which it is worth trying again; null is until somebody
+-- gives a slot back. Those that wait already are counted in, so that not all come at once.
+create function take_slots_1(thread text, held bigint, op text, keys text[])
+returns table (granted boolean, key text, wait double precision) language plpgsql as $$
+declare
+    l flow_limits%rowtype;
+    moment timestamptz;
+    ahead double precision;
+    longest double precision := 0;
+    of_key text;
+begin
+    perform assert_lease_1(thread, held);
+    perform 1 from flow_limits f where f.key = any(keys) order by f.key for update;
+    moment := standfast.now();
+    for l in select * from flow_limits f where f.key = any(keys) order by f.key loop
+        if l.concurrency <= (select count(*) from flow_slots s join threads t on t.id = s.thread_id and t.epoch = s.epoch
+                              where s.key = l.key and t.lease_expires_at > moment
+                                and (s.thread_id, s.operation_id) <> (thread, op)) then
+            return query select false, l.key, null::float8;
+            return;
+        end if;
+        ahead := extract(epoch from l.free_at - moment) - (l.burst - 1) * spacing_1(l);
+        if ahead > longest then
+            longest := ahead;
+            of_key := l.key;
+        end if;
+    end loop;
+    if longest > 0 then
+        return query select false, of_key, longest + spacing_1(f) * (
+            select count(*) from waits w where w.name = 'flow:' || of_key and w.state = 'open' and w.kind = 'timer')
+          from flow_limits f where f.key = of_key;
+        return;
+    end if;
+    update flow_limits f
+       set free_at = greatest(f.free_at, moment) + make_interval(secs => spacing_1(f))
+     where f.key = any(keys) and f.rate is not null;
+    insert into flow_slots (key, thread_id, operation_id, epoch)
+    select f.key, thread, op, held from flow_limits f where f.key = any(keys) and f.concurrency is not null
+    on conflict on constraint flow_slots_pkey do update set epoch = excluded.epoch, taken_at = standfast.now();
+    return query select true, null::text, 0::float8;
+end $$;
+
+-- Give the slots of an attempt back, and wake who has waited longest for each.
+create function give_slots_1(thread text, op text) returns void language plpgsql as $$
+declare
+    freed text;
+    w record;
+begin
+    for freed in delete from flow_slots s where s.thread_id = thread and s.operation_id = op returning s.key loop
+        select x.thread_id, x.id into w from waits x
+         where x.name = 'flow:' || freed and x.state = 'open' and x.kind = 'timer' order by x.opened_at limit 1;
+        if found then
+            perform 1 from threads where id = w.thread_id for no key update;
+            perform end_wait_1(w.thread_id, w.id, 'timed_out', null);
+            perform wake_1(w.thread_id);
+        end if;
+    end loop;
+end $$;
+
+-- How many threads of a tenant or graph are driven now.
+create function driven_1(key text) returns bigint language sql stable as $$
+    select count(*) from threads t
+     where t.lease_holder is not null and t.lease_expires_at > (select standfast.now())
+       and key in ('tenant:' || t.tenant, 'graph:' || t.graph);
+$$;
+
+-- Whether a worker may drive this thread now; until its transaction ends nobody else takes the last place.
+create function may_be_driven_1(thread text) returns boolean language plpgsql as $$
+declare
+    l record;
+begin
+    for l in select f.key, f.concurrency from flow_limits f, threads t
+              where t.id = thread and f.key in ('tenant:' || t.tenant, 'graph:' || t.graph)
+                and f.concurrency is not null order by f.key for update of f
+    loop
+        if driven_1(l.key) >= l.concurrency then
+            return false;
+        end if;
+    end loop;
+    return true;
+end $$;
+
+-- A place of a limited tenant or graph may be free: ring for the thread that is first in line.
+create function ring_next_1(thread text) returns void language plpgsql as $$
+declare
+    l record;
+    next_thread text;
+begin
+    for l in select f.key, t.tenant, t.graph from flow_limits f, threads t
+              where t.id = thread and f.key in ('tenant:' || t.tenant, 'graph:' || t.graph)
+                and f.concurrency is not null
+    loop
+        select x.id into next_thread from threads x
+         where x.due_at <= (select standfast.now()) and x.lease_holder is null and x.id <> thread
+           and l.key in ('tenant:' || x.tenant, 'graph:' || x.graph)
+         order by x.priority desc, x.due_at limit 1;
+        if found then
+            perform ring_1(next_thread);
+        end if;
+    end loop;
+end $$;
+
+-- The bound on queued work that is reached, if one is. Those who come at the same moment may pass it together.
+create function full_queue_1(in_tenant text, in_graph text) returns table (key text, bound integer)
+language sql stable as $$
+    select f.key, f.queued from flow_limits f
+     where f.key in ('tenant:' || in_tenant, 'graph:' || in_graph)
+       and f.queued <= (select count(*) from (
+           select from threads t
+            where t.due_at <= (select standfast.now()) and t.lease_holder is null
+              and f.key in ('tenant:' || t.tenant, 'graph:' || t.graph) limit f.queued) as due)
+     order by f.key limit 1;
+$$;
+
+-- Threads that nobody drives and that have something due, or whose driver has died, of these graphs (graph@version),
+-- without those that no worker may drive now. The time is taken once, by a subquery: only so do the partial indexes
+-- bound what is read.
+create function overdue_1(graphs text[], most integer) returns table (id text) language sql stable as $$
+    with at_limit as (
+        select array(select f.key from flow_limits f
+                      where f.concurrency is not null and driven_1(f.key) >= f.concurrency
+                        and (f.key like 'tenant:%' or f.key like 'graph:%')) as keys)
+    (select t.id from threads t, at_limit
+      where t.due_at <= (select standfast.now()) and t.lease_holder is null
+        and t.graph || '@' || t.version = any(graphs)
+        and not 'tenant:' || t.tenant = any(at_limit.keys) and not 'graph:' || t.graph = any(at_limit.keys)
+      order by t.due_at limit most)
+    union all
+    (select t.id from threads t
+      where t.lease_holder is not null and t.lease_expires_at < (select standfast.now())
+        and t.graph || '@' || t.version = any(graphs)
+      order by t.lease_expires_at limit most);
+$$;

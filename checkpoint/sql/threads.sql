@@ -2,7 +2,7 @@
 select *, standfast.now() as accepted_at from accept_run_2(
     %(thread)s, %(tenant)s, %(owner)s, %(graph)s, %(version)s, %(fingerprint)s, %(run)s, %(requested_by)s,
     %(vouched)s, %(verified_by)s, %(model)s, %(collection)s, %(input)s, %(settings)s, %(deadline)s, %(budget)s,
-    %(client_key)s, %(input_digest)s, %(on_busy)s, %(holder)s, %(worker)s, %(seconds)s)
+    %(priority)s, %(client_key)s, %(input_digest)s, %(on_busy)s, %(holder)s, %(worker)s, %(seconds)s)
 
 -- name: take_due
 select take_due_1(%(thread)s, %(epoch)s) as cancelling

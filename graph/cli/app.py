@@ -29,6 +29,7 @@ from standfast.graph.cli.options import (
     token_file,
 )
 from standfast.graph.cli.output import note, prepare_streams
+from standfast.graph.cli.steering import limits
 from standfast.graph.cli.travel import travel
 from standfast.graph.cli.trusting import audit, groups
 
@@ -51,6 +52,7 @@ app.add_typer(travel)
 app.add_typer(db, name="db")
 app.add_typer(audit, name="audit")
 app.add_typer(groups, name="groups")
+app.add_typer(limits, name="limits")
 
 _GLOBAL_FLAGS: Final = ("--debug",)
 _GLOBAL_VALUES: Final = ("--database", "--token-file")
@@ -166,6 +168,7 @@ def run(
     ] = "refuse",
     deadline: Deadline = None,
     budget: Budget = None,
+    priority: Annotated[int, typer.Option("--priority", help="The greater, the sooner workers come for it.")] = 0,
     json: Json = False,
 ) -> int:
     """Carry out a request, to its end or to a person's decision."""
@@ -185,6 +188,7 @@ def run(
         on_busy=on_busy,
         deadline=deadline,
         budget=budget,
+        priority=priority,
         as_json=json,
     )
 

@@ -32,6 +32,7 @@ _REFUSED: Final = (
     errors.AmbiguousAnswer,
     errors.NothingToAnswer,
     errors.ThreadBusy,
+    errors.QueueFull,
     errors.AlreadyDecided,
     errors.NotPermitted,
     errors.ApprovalExpired,

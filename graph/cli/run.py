@@ -46,11 +46,12 @@ def run(
     on_busy: OnBusy,
     deadline: str | None,
     budget: str | None,
+    priority: int,
     as_json: bool,
 ) -> int:
     """Run one request. The exit code at the end."""
     thread_id = thread_id_of(_new_thread(client_key) if thread is None else thread)
-    limits = {"deadline": seconds_of(deadline), "budget": budget_of_text(budget)}
+    limits = {"deadline": seconds_of(deadline), "budget": budget_of_text(budget), "priority": priority}
     given = _request(request, own_graph=graph is not None)
     with session(database, graph, strict=True) as current:
         principal = current.principal(as_)

@@ -15,6 +15,7 @@ from standfast.checkpoint.lease import claim
 from standfast.checkpoint.operations import Call
 from standfast.graph import Runtime
 from standfast.tools.digests import call_digest
+from standfast.tools.flow import Gate
 from standfast.tools.ledger import Ledger
 from standfast.tools.operations import Effect, Policy
 
@@ -39,7 +40,8 @@ async def ledger_costs(url: str, operations: int) -> Costs:
         store = runtime.store
         thread = str(uuid.uuid4())
         run = await runtime.asubmit(first(), thread_id=thread)
-        ledger = Ledger(store.operations, await claim(store.database, thread, seconds=600))
+        lease = await claim(store.database, thread, seconds=600)
+        ledger = Ledger(store.operations, lease, Gate(store.flow, lease, store.database.clock, parks=True))
         for number in range(operations):
             began = time.perf_counter()
             await ledger.execute(_call(run.run_id, number), POLICY, _nothing)

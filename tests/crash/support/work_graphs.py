@@ -9,12 +9,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Any, Literal, TypedDict
 
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import interrupt
 
-from standfast.graph import wait_for_event
+from standfast.graph import build_agent, wait_for_event
+from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel
 
 
 class Work(TypedDict, total=False):
@@ -140,3 +141,8 @@ failing = one(_raise)
 stubborn = one(_stubborn)
 asking = one(_ask)
 waiting = one(_wait)
+
+
+def calling() -> StateGraph[Any, Any, Any, Any]:
+    """The agent, with a model that says what it is told to."""
+    return build_agent(model=ScriptedModel(), operations=OPERATIONS)
