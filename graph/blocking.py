@@ -75,6 +75,22 @@ class Runtime(AsyncRuntime):
         finally:
             self._close_portal()
 
+    def open(self) -> Self:
+        """Open it as `with` does, for a notebook or a prompt, where no block holds it open; `close` it at the end."""
+        return self.__enter__()
+
+    def close(self) -> None:
+        """Close what `open` opened."""
+        self.__exit__(None, None, None)
+
+    async def aopen(self) -> Self:
+        """Open it as `async with` does; `aclose` it at the end."""
+        return await self.__aenter__()
+
+    async def aclose(self) -> None:
+        """Close what `aopen` opened."""
+        await self.__aexit__(None, None, None)
+
     def _close_portal(self) -> None:
         context, self._portal_context, self._portal = self._portal_context, None, None
         if context is not None:

@@ -70,4 +70,9 @@ def decide_here(runtime: Runtime, approval: Approval, *, as_: Principal | None =
 
     approve.on_click(lambda _: decide("approve"))
     reject.on_click(lambda _: decide("reject"))
-    return ipywidgets.VBox([card, controls])
+
+    class Buttons(ipywidgets.VBox):  # type: ignore[misc]
+        def __repr__(self) -> str:
+            return f"<Buttons to approve or reject {approval.id}>"
+
+    return Buttons([card, controls])

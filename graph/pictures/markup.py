@@ -40,6 +40,7 @@ COLOURS: Final = {
     "violet": ("#7a44c4", "#c09aff"),
 }
 
+# `&` is our class, twice: a notebook has rules of its own for tables and code, and ours are to win.
 _RULES: Final = """
 .standfast{color-scheme:light dark;font:13px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,"DejaVu Sans",sans-serif;
 color:var(--ink);background:var(--paper);border:1px solid var(--line);border-radius:8px;padding:12px 16px;margin:4px 0;
@@ -47,33 +48,33 @@ max-width:70em;box-sizing:border-box;overflow-x:auto}
 [data-jp-theme-light="true"] .standfast{color-scheme:light}
 [data-jp-theme-light="false"] .standfast,.vscode-dark .standfast{color-scheme:dark}
 .vscode-light .standfast{color-scheme:light}
-.standfast .head{display:flex;flex-wrap:wrap;gap:4px 10px;align-items:baseline;margin-bottom:6px}
-.standfast .head b{font-size:14px}
-.standfast .dim{color:var(--dim)}
-.standfast code,.standfast pre{font:12px/1.5 ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;
+& .head{display:flex;flex-wrap:wrap;gap:4px 10px;align-items:baseline;margin-bottom:6px}
+& .head b{font-size:14px}
+& .dim{color:var(--dim)}
+& code,& pre{font:12px/1.5 ui-monospace,SFMono-Regular,Menlo,"DejaVu Sans Mono",monospace;
 color:inherit;background:none;padding:0}
-.standfast pre{background:var(--shade);border:0;border-radius:6px;padding:8px 10px;margin:6px 0;white-space:pre-wrap;
-overflow-wrap:anywhere;max-height:22em;overflow-y:auto}
-.standfast p{margin:6px 0;overflow-wrap:anywhere}
-.standfast .tag{display:inline-block;border:1px solid currentColor;border-radius:10px;padding:0 8px;font-size:12px;
+& pre{background:var(--shade);border:0;border-radius:6px;padding:8px 10px;margin:6px 0;white-space:pre-wrap;
+word-break:normal;overflow-wrap:anywhere;max-height:22em;overflow-y:auto}
+& p{margin:6px 0;overflow-wrap:anywhere}
+& .tag{display:inline-block;border:1px solid currentColor;border-radius:10px;padding:0 8px;font-size:12px;
 font-weight:600;white-space:nowrap}
-.standfast .blue{color:var(--blue)}.standfast .green{color:var(--green)}.standfast .amber{color:var(--amber)}
-.standfast .red{color:var(--red)}.standfast .violet{color:var(--violet)}
-.standfast table{border-collapse:collapse;border:0;margin:6px 0;font-size:13px;color:inherit;table-layout:auto}
-.standfast tr,.standfast tbody tr:nth-child(odd),.standfast tbody tr:hover{background:none}
-.standfast th,.standfast td{border:0;border-top:1px solid var(--line);padding:3px 14px 3px 0;text-align:left;
+& .blue{color:var(--blue)}& .green{color:var(--green)}& .amber{color:var(--amber)}
+& .red{color:var(--red)}& .violet{color:var(--violet)}
+& table{border-collapse:collapse;border:0;margin:6px 0;font-size:13px;color:inherit;table-layout:auto}
+& tr,& tbody tr:nth-child(odd),& tbody tr:hover{background:none}
+& th,& td{border:0;border-top:1px solid var(--line);padding:3px 14px 3px 0;text-align:left;
 vertical-align:top;overflow-wrap:break-word;max-width:30em;white-space:normal}
-.standfast thead th{border-top:0;color:var(--dim);font-weight:600;white-space:nowrap}
-.standfast tbody th{font-weight:600;white-space:nowrap}
-.standfast td.no{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
-.standfast time,.standfast .name{white-space:nowrap;font-variant-numeric:tabular-nums}
-.standfast del{color:var(--red);text-decoration:none}.standfast ins{color:var(--green);text-decoration:none}
-.standfast del::before{content:"\\2212  "}.standfast ins::before{content:"+ "}
-.standfast details summary{cursor:pointer;color:var(--dim)}
-.standfast svg{max-width:100%;height:auto;display:block}
+& thead th{border-top:0;color:var(--dim);font-weight:600;white-space:nowrap}
+& tbody th{font-weight:600;white-space:nowrap}
+& td.no{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
+& time,& .name{white-space:nowrap;font-variant-numeric:tabular-nums}
+& del{color:var(--red);text-decoration:none}& ins{color:var(--green);text-decoration:none}
+& del::before{content:"\\2212  "}& ins::before{content:"+ "}
+& details summary{cursor:pointer;color:var(--dim)}
+& svg{max-width:100%;height:auto;display:block}
 """
 
-STATUSCOLOURS: Final = {
+STATUS_COLOURS: Final = {
     "queued": "dim",
     "open": "amber",
     "running": "blue",
@@ -126,7 +127,7 @@ def display(*inside: Piece) -> Html:
 
 def tag(state: str) -> Html:
     """A state, in the colour that it has everywhere."""
-    return element("span", state.replace("_", " "), class_=f"tag {STATUSCOLOURS.get(state, 'dim')}")
+    return element("span", state.replace("_", " "), class_=f"tag {STATUS_COLOURS.get(state, 'dim')}")
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Piece]]) -> Html:
@@ -162,4 +163,4 @@ def _sheet() -> str:
     both = "".join(f"--{name}:light-dark({pair[0]},{pair[1]});" for name, pair in COLOURS.items())
     return f".standfast{{{light}}}@supports (color:light-dark(#000,#fff)){{.standfast{{{both}}}}}{_RULES}".replace(
         "\n", ""
-    )
+    ).replace("&", ".standfast.standfast")
