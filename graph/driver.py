@@ -253,7 +253,7 @@ class Driver:
             if event is not None:
                 self._events.add(*self._timed(*event))
 
-        tap = Tap(_MODES | (self._parts.modes if self._parts else _MODES), hear)
+        tap = Tap(_MODES | (self._parts.modes if self._parts else _MODES), hear, store=self._graph.store)
         config: RunnableConfig = {
             **self._config,
             "configurable": {**self._config["configurable"], **tap.configurable},

@@ -16,6 +16,7 @@ from langgraph.config import get_config
 from langgraph.pregel._messages import StreamMessagesHandler
 from langgraph.pregel.protocol import StreamProtocol
 from langgraph.runtime import Runtime
+from langgraph.store.base import BaseStore
 from langgraph.types import StreamMode
 
 _STREAM: Final = "__pregel_stream"
@@ -28,7 +29,8 @@ Hear = Callable[[tuple[str, ...], str, Any], None]
 class Tap:
     """Hands each part of one drive's stream to `hear(namespace, mode, part)`, from whichever thread it comes."""
 
-    def __init__(self, modes: Iterable[StreamMode], hear: Hear) -> None:
+    def __init__(self, modes: Iterable[StreamMode], hear: Hear, *, store: BaseStore | None = None) -> None:
+        self._store = store  # LangGraph takes a graph's store from here as soon as this stands there
         self._modes = set(modes)
         self._hear = hear
         self._loop = asyncio.get_running_loop()
@@ -38,7 +40,10 @@ class Tap:
     def configurable(self) -> dict[str, Any]:
         """What makes a graph tell it."""
         own = self._modes - {"messages", "custom"}
-        return {_STREAM: StreamProtocol(self._take, own), _RUNTIME: Runtime(stream_writer=self._written)}
+        return {
+            _STREAM: StreamProtocol(self._take, own),
+            _RUNTIME: Runtime(stream_writer=self._written, store=self._store),
+        }
 
     @property
     def callbacks(self) -> list[BaseCallbackHandler]:
