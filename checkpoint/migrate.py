@@ -31,6 +31,9 @@ _REDUNDANT_INDEXES: Final = (
     "drop index if exists checkpoints_thread_id_idx, checkpoint_blobs_thread_id_idx, checkpoint_writes_thread_id_idx"
 )
 
+_OTHERS: Final = ("langgraph-checkpoint-postgres", "procrastinate")
+OF_OTHERS: Final = len(_OTHERS)  # steps of a migration that are not ours
+
 
 @dataclass(frozen=True)
 class Migration:
@@ -108,7 +111,7 @@ async def is_current(conn: Connection) -> bool:
 
 def _behind(versions: Mapping[str, str]) -> dict[str, str]:
     """What this process would bring up to date: a newer version than its own, of a rolling deploy, it leaves alone."""
-    own = {name: metadata.version(name) for name in ("langgraph-checkpoint-postgres", "procrastinate")}
+    own = {name: metadata.version(name) for name in _OTHERS}
     return {
         name: version
         for name, version in own.items()

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.documents import Documents, StoredDocument
+from standfast.graph.bar import Bar, in_notebook
 from standfast.tools.passages import passages
-from standfast.tools.readers import ReadDocument, SkippedFile, read_documents
+from standfast.tools.readers import ReadDocument, SkippedFile, count_files, read_documents
 
 
 async def collect(
@@ -24,10 +25,17 @@ async def collect(
     """
 
     def read() -> tuple[list[StoredDocument], list[SkippedFile]]:
+        given = [Path(path) for path in paths]
+        with Bar("Reading documents", unit="file", total=count_files(given)) as bar:
+            # Whoever listens shows how far it is; a notebook is shown it, a program of somebody's own is not.
+            return read_all(given, report or ((lambda _: bar.add()) if in_notebook() else lambda _: None))
+
+    def read_all(
+        given: Sequence[Path], tell: Callable[[ReadDocument | SkippedFile], object]
+    ) -> tuple[list[StoredDocument], list[SkippedFile]]:
         stored, skipped = [], []
-        for one in read_documents([Path(path) for path in paths]):
-            if report is not None:
-                report(one)
+        for one in read_documents(given):
+            tell(one)
             if isinstance(one, SkippedFile):
                 skipped.append(one)
                 continue

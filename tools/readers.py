@@ -104,6 +104,11 @@ def read_documents(paths: Sequence[Path]) -> Iterator[ReadDocument | SkippedFile
     return _read_all([Path(path) for path in paths])
 
 
+def count_files(paths: Sequence[Path]) -> int:
+    """How many files `read_documents` would tell of, found without opening any; 0 for paths that do not exist."""
+    return sum(1 for path in paths if os.path.exists(path) for _ in _walk(Path(path)))
+
+
 def _read_all(roots: Sequence[Path]) -> Iterator[ReadDocument | SkippedFile]:
     read_as: dict[str, str] = {}  # real path -> the name it was reported under
     names: set[str] = set()

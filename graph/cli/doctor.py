@@ -16,8 +16,10 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.binaries import find_binaries
 from standfast.checkpoint.database import conninfo_of, describe
 from standfast.checkpoint.health import database_health
+from standfast.checkpoint.migrate import OF_OTHERS, migrations
 from standfast.checkpoint.migrate import migrate as apply_migrations
 from standfast.checkpoint.settings import Settings
+from standfast.graph.bar import Bar
 from standfast.graph.cli.exits import FAILED, SUCCEEDED, sentence_of
 from standfast.graph.cli.output import note, say, say_json, say_table
 from standfast.graph.cli.run import require_writable
@@ -59,8 +61,14 @@ def doctor(database: str | None, *, as_json: bool) -> int:
 
 def migrate(database: str | None, *, as_json: bool) -> int:
     """Bring the database's schema up to date."""
-    with session(database) as current:
-        applied = asyncio.run(apply_migrations(current.url, report=lambda name: note(f"Applying {name}")))
+    total = len(migrations()) + OF_OTHERS
+    with session(database) as current, Bar("Migrating", unit="migration", total=total) as bar:
+
+        def report(name: str) -> None:
+            note(f"Applying {name}")
+            bar.add()
+
+        applied = asyncio.run(apply_migrations(current.url, report=report))
     if as_json:
         say_json(applied)
     else:

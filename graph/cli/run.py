@@ -9,10 +9,11 @@ import sys
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.threads import OnBusy
+from standfast.graph.bar import Bar
 from standfast.graph.cli.ask import show_and_ask
 from standfast.graph.cli.carry import drive
 from standfast.graph.cli.exits import SUCCEEDED
@@ -25,7 +26,7 @@ from standfast.graph.door import MOST_CHARACTERS, thread_id_of
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.nodes.models import OFFLINE, default_model, load_model
-from standfast.tools.readers import ReadDocument, SkippedFile
+from standfast.tools.readers import ReadDocument, SkippedFile, count_files
 
 _MOST_BYTES: Final = 4 * MOST_CHARACTERS  # of UTF-8
 _NAMED: Final = 8  # documents that are named; more are counted
@@ -53,7 +54,7 @@ def run(
     thread_id = thread_id_of(_new_thread(client_key) if thread is None else thread)
     limits = {"deadline": seconds_of(deadline), "budget": budget_of_text(budget), "priority": priority}
     given = _request(request, own_graph=graph is not None)
-    with session(database, graph, strict=True) as current:
+    with _Files(documents) as files, session(database, graph, strict=True) as current:
         principal = current.principal(as_)
         if graph is None:
             model = model or current.settings.model or default_model()
@@ -61,7 +62,6 @@ def run(
             note(model_line(model))
             if not current.settings.reports_url:
                 require_writable(reports or current.settings.reports_dir or Path("reports"))
-        files = _Files()
         options: dict[str, Any] = {
             "thread_id": thread_id,
             "as_": principal,
@@ -147,18 +147,27 @@ def _standard_input() -> bytes:
 
 
 class _Files:
-    """Tells of the documents: what is skipped at once, what was read together at the end."""
+    """Tells of the documents: what is skipped at once, what was read together at the end; if it takes long, how far."""
 
-    def __init__(self) -> None:
+    def __init__(self, documents: Sequence[Path]) -> None:
         self._read: list[ReadDocument] = []
+        self._bar = Bar("Reading documents", unit="file", total=count_files(documents))
 
     def __call__(self, file: ReadDocument | SkippedFile) -> None:
+        self._bar.add()
         if isinstance(file, SkippedFile):
             note(f"Skipped {file.name}: {file.reason}")
         else:
             self._read.append(file)
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
     def summary(self) -> None:
+        self._bar.close()
         if not self._read:
             return
         names = ", ".join(one.name for one in self._read[:_NAMED])

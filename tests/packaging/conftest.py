@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 from typing import Final
 
@@ -46,3 +47,18 @@ def wheel(shipped: list[str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert 0 == built.returncode, built.stdout + built.stderr
     (wheel,) = target.glob("*.whl")
     return wheel
+
+
+@pytest.fixture(scope="session")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The `bin` of a fresh environment with the wheel in it; its dependencies are those of this environment."""
+    home = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
+    python = home / "bin" / "python"
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
+    installed = subprocess.run(command, capture_output=True, text=True)
+    assert 0 == installed.returncode, installed.stdout + installed.stderr
+    # A folder on the path whose own .pth files are not read: the editable install stays out of sight.
+    (site,) = home.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
+    return home / "bin"

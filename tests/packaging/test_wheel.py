@@ -4,33 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
-import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
-
-import pytest
 
 IMPORT_ALL = """
 import importlib, json, sys
 print(json.dumps({name: importlib.import_module(name).__file__ for name in json.load(sys.stdin)}))
 """
-
-
-@pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `bin` of a fresh environment with the wheel in it; its dependencies are those of this environment."""
-    home = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    python = home / "bin" / "python"
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-deps", "--no-index", str(wheel)]
-    installed = subprocess.run(command, capture_output=True, text=True)
-    assert 0 == installed.returncode, installed.stdout + installed.stderr
-    # A folder on the path whose own .pth files are not read: the editable install stays out of sight.
-    (site,) = home.glob("lib/python*/site-packages")
-    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n{sysconfig.get_path('platlib')}\n")
-    return home / "bin"
 
 
 def test_the_wheel_holds_every_tracked_file_of_the_four_folders_and_no_other(shipped: list[str], wheel: Path) -> None:
