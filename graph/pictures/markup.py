@@ -68,6 +68,7 @@ vertical-align:top;overflow-wrap:break-word;max-width:30em;white-space:normal}
 & tbody th{font-weight:600;white-space:nowrap}
 & td.no{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}
 & time,& .name{white-space:nowrap;font-variant-numeric:tabular-nums}
+& del,& ins{white-space:pre-line}
 & del{color:var(--red);text-decoration:none}& ins{color:var(--green);text-decoration:none}
 & del::before{content:"\\2212  "}& ins::before{content:"+ "}
 & details summary{cursor:pointer;color:var(--dim)}

@@ -15,7 +15,7 @@ from standfast.graph.visible import counted, shortened
 
 _MOST_ROWS: Final = 200
 _LONG: Final = 90  # characters
-_LONGEST_CHANGE: Final = 400
+_LONGEST_CHANGE: Final = 600
 
 
 def ledger_table(ledger: Ledger) -> Html:
@@ -35,7 +35,16 @@ def history_table(history: History) -> Html:
     for one in history[:_MOST_ROWS]:
         following = ", ".join(name if count == 1 else f"{name} ({count})" for name, count in one.next.items())
         name = element("code", one.checkpoint_id, class_="name")
-        rows.append([one.number, time_of(one.at), one.source, ", ".join(one.changed), following or "the end", name])
+        rows.append(
+            [
+                one.number,
+                time_of(one.at),
+                one.source,
+                ", ".join(one.changed),
+                following or ("the start" if one.source == "input" else "the end"),
+                name,
+            ]
+        )
     left = len(history) - len(rows)
     return display(
         element("div", element("b", "History"), element("span", "the newest first", class_="dim"), class_="head"),
@@ -54,11 +63,11 @@ def diff_table(diff: Diff) -> Html:
 
 
 def _was(value: Any) -> Html | None:
-    return None if value in (None, "") else element("del", shortened(_said(value), _LONGEST_CHANGE))
+    return None if value in (None, "", {}, []) else element("del", _said(value)[:_LONGEST_CHANGE])
 
 
 def _is(value: Any) -> Html | None:
-    return None if value in (None, "") else element("ins", shortened(_said(value), _LONGEST_CHANGE))
+    return None if value in (None, "", {}, []) else element("ins", _said(value)[:_LONGEST_CHANGE])
 
 
 def story_table(timeline: Timeline) -> Html:
@@ -107,8 +116,19 @@ def _said(value: Any) -> str:
     if isinstance(value, AIMessage):
         calls = ", ".join(call["name"] for call in value.tool_calls)
         return f"asks for {calls}" if calls else str(value.text)
+    if isinstance(value, dict) and value and all(_is_message(one) for one in value.values()):
+        return "\n".join(f"{one['type']}: {_spoken(one)}" for one in value.values())
     if isinstance(value, dict):
         return ", ".join(f"{name}={_said(inner)}" for name, inner in value.items())
     if isinstance(value, list) and len(str(value)) > _LONG:
         return counted(len(value), "item")
     return str(value)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and {"type", "content"} <= value.keys() <= {"type", "content", "tool_calls"}
+
+
+def _spoken(message: dict[str, Any]) -> str:
+    calls = ", ".join(call["name"] for call in message.get("tool_calls", ()))
+    return f"asks for {calls}" if calls else shortened(message["content"])
