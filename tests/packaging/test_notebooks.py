@@ -19,7 +19,7 @@ from nbclient import NotebookClient
 
 HERE: Final = Path(__file__).parents[2] / "notebooks"
 NAMES: Final = sorted(path.stem for path in HERE.glob("*.ipynb"))
-QUICK: Final = {"01_first_run", "07_your_own_graph"}
+QUICK: Final = {"07_your_own_graph"}
 ALL: Final = os.environ.get("STANDFAST_TEST_NOTEBOOKS") == "all"
 
 OFFLINE: Final = '''
