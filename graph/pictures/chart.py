@@ -92,7 +92,9 @@ def _rows(timeline: Timeline) -> list[_Row]:
         for attempt in tries:
             mark = "x" if attempt.state in ("failed", "abandoned") else ""
             text = str(attempt.number) if len(tries) > 1 else ""
-            until = attempt.ended_at or min(end, _next_drive(timeline, attempt.started_at, end))
+            until = attempt.ended_at or end
+            if attempt.ended_at is None or attempt.state == "abandoned":  # it is given up only when it is taken over
+                until = _heard_of(timeline, attempt.started_at, until)
             row.bars.append(_Bar(attempt.started_at, until, _ATTEMPT.get(attempt.state, "dim"), text, mark))
     return [row for row in [*rows, *attempts.values()] if row.bars]
 
@@ -130,6 +132,12 @@ def _waits(timeline: Timeline, end: datetime) -> list[_Row]:
 
 def _next_drive(timeline: Timeline, after: datetime, end: datetime) -> datetime:
     return min((one.since for one in timeline.told.drives if one.since > after), default=end)
+
+
+def _heard_of(timeline: Timeline, started: datetime, until: datetime) -> datetime:
+    """The last that was heard of the drive in which something started, if it died."""
+    of = max((one for one in timeline.told.drives if one.since <= started), key=lambda one: one.since, default=None)
+    return max(started, of.until) if of is not None and of.end == "died" else until
 
 
 def _drive_end(timeline: Timeline, epoch: int, end: datetime) -> datetime:
@@ -236,7 +244,8 @@ def _draw_bar(axes: Axes, scale: Scale, bar: _Bar, y: float, colours: dict[str, 
     width = max(until - since, 0.003 * length)
     colour = colours[bar.colour]
     axes.barh(y, width, left=since, height=0.56 if bar.inside else 0.3, color=colour, linewidth=0, zorder=3)
-    if bar.inside and width > 0.011 * length * len(bar.inside):
+    fits = width > 0.011 * length * len(bar.inside)
+    if bar.inside and fits:
         middle: dict[str, Any] = {"ha": "center", "va": "center_baseline", "fontsize": 8}
         axes.text(since + width / 2, y, bar.inside, color=colours["paper"], zorder=6, **middle)
     if bar.mark:
@@ -244,13 +253,14 @@ def _draw_bar(axes: Axes, scale: Scale, bar: _Bar, y: float, colours: dict[str, 
             bar.mark
         ]
         axes.plot([since + width], [y], markersize=7, markeredgecolor=colours["paper"], zorder=5, **marker)
-    if bar.text:
+    text = bar.text or ("" if fits else bar.inside)
+    if text:
         right = since + width + 0.012 * length
         leftwards = right > 0.62 * length
         axes.text(
             since - 0.008 * length if leftwards else right,
             y,
-            shortened(plain(bar.text), 60),
+            shortened(plain(text), 60),
             ha="right" if leftwards else "left",
             va="center_baseline",
             fontsize=8,

@@ -39,6 +39,7 @@ def thread(**other: Any) -> Thread:
     known = Thread(
         id=HOSTILE,
         uuid="0",
+        tenant="default",
         graph=HOSTILE,
         version=HOSTILE,
         fingerprint="f",
