@@ -42,6 +42,7 @@ class GraphSpec:
     takes_messages: bool
     operations: Registry | None
     model: str | None
+    asks_named_model: bool
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,15 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
     given = graph_input(request, run_id, takes_messages=spec.takes_messages)
     run_settings = RunSettings(context=options.context)
     model = collection = None
-    if spec.operations is not None:
+    if options.model is not None and not spec.asks_named_model:
+        raise errors.InvalidRequest(
+            f"graph {spec.name!r} does not take a model by name, so {options.model!r} would not be asked; "
+            "leave it out, or use build_agent() without a model of its own"
+        )
+    if spec.asks_named_model:
         model = options.model or spec.model or default_model()
         await asyncio.to_thread(load_model, model)  # a run whose model cannot be used is refused, not accepted
+    if spec.operations is not None:
         directory = await asyncio.to_thread(_absolute, options.reports_dir or settings.reports_dir or "reports")
         run_settings = RunSettings(options.context, directory, settings.reports_url)
         if options.documents:

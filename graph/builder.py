@@ -63,6 +63,7 @@ class AgentGraph(StateGraph[AgentState, AgentContext, AgentInput, AgentOutput], 
     """The agent's graph, with the operations that its nodes know. A notebook shows it as a picture."""
 
     registry: Registry
+    asks_named_model: bool = False  # whom a run asks is kept with it, not built into the graph
 
     def compile(self, *args: Any, **options: Any) -> CompiledStateGraph[Any, Any, Any, Any]:
         """LangGraph's `compile`; of the compiled graph too a notebook shows our picture, not that of a web service."""
@@ -94,6 +95,7 @@ def build_agent(
 
     graph = AgentGraph(AgentState, AgentContext, input_schema=AgentInput, output_schema=AgentOutput)
     graph.registry = registry
+    graph.asks_named_model = model is None
     graph.add_node("analysis", analysis_node(model_for, [*registry, *delegates], instructions, model_retry))
     graph.add_node("operation", operation_graph(registry).compile())
     graph.add_node("specialist", specialist_node(_specialist(model_for, readers, model_retry).compile()))
@@ -116,6 +118,12 @@ def registry_of(graph: Any) -> Registry | None:
     builder = graph.builder if isinstance(graph, CompiledStateGraph) else graph
     found: Registry | None = getattr(builder, "registry", None)
     return found
+
+
+def asks_named_model(graph: Any) -> bool:
+    """Whether the model's name that is kept with a run says who answers in this graph, compiled or not."""
+    builder = graph.builder if isinstance(graph, CompiledStateGraph) else graph
+    return bool(getattr(builder, "asks_named_model", False))
 
 
 def operation_graph(registry: Registry) -> StateGraph[OperationState, None, OperationState, OperationResult]:

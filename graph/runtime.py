@@ -35,7 +35,7 @@ from standfast.checkpoint.threads import Run, Status
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run
 from standfast.graph.answers import Said
-from standfast.graph.builder import registry_of
+from standfast.graph.builder import asks_named_model, registry_of
 from standfast.graph.changed import Graph, fingerprint
 from standfast.graph.deployed import Deployed
 from standfast.graph.door import thread_id_of
@@ -128,6 +128,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Steering):
         self._types = registry or TypeRegistry()
         builder = graph.builder if isinstance(graph, CompiledStateGraph) else graph
         self._operations = registry_of(builder)
+        self._asks_named_model = asks_named_model(builder)
         self._graph: Graph = graph if isinstance(graph, CompiledStateGraph) else graph.compile()
         for schema in (builder.state_schema, builder.input_schema, builder.output_schema):
             self._types.require(schema, where=f"the state of graph {name!r}")
@@ -201,7 +202,15 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Steering):
     @property
     def _spec(self) -> GraphSpec:
         takes_messages = "messages" in self._graph.channels
-        return GraphSpec(self.name, self.version, self._fingerprint, takes_messages, self._operations, self._model)
+        return GraphSpec(
+            self.name,
+            self.version,
+            self._fingerprint,
+            takes_messages,
+            self._operations,
+            self._model,
+            self._asks_named_model,
+        )
 
     # -- accepting and driving
 

@@ -26,6 +26,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.documents import Documents
 from standfast.checkpoint.threads import Run
 from standfast.tools.artifacts import ThreadArtifacts
+from standfast.tools.described import described
 from standfast.tools.failures import InvalidArguments
 from standfast.tools.late import Outlive, on_a_thread
 from standfast.tools.outcomes import Pending, Polled, Reconciled
@@ -198,11 +199,11 @@ class Operation:
             raise InvalidArguments(
                 f"the arguments of {self.name} could not be checked: {type(error).__name__}: {error}"
             ) from error
-        unknown = set(arguments) - set(self.schema.model_fields)
+        known = [one.alias or name for name, one in self.schema.model_fields.items()]
+        unknown = set(arguments) - set(known)
         if unknown:
             raise InvalidArguments(
-                f"{self.name} has no argument {', '.join(sorted(map(repr, unknown)))}; "
-                f"it takes {', '.join(self.schema.model_fields)}"
+                f"{self.name} has no argument {', '.join(sorted(map(repr, unknown)))}; it takes {', '.join(known)}"
             )
         return valid.model_dump(mode="json")
 
@@ -353,15 +354,27 @@ def _of_tool(
     title = name or tool.name
     if getattr(tool, "coroutine", True) is None:
         _refuse_blocking(title, policy)
-    schema = _pydantic(tool.get_input_schema())
+    given = tool.args_schema
+    schema = described(title, given) if isinstance(given, dict) else _pydantic(tool.get_input_schema())
     blocks = getattr(tool, "coroutine", True) is None
 
     async def call(arguments: Mapping[str, Any], context: OperationContext) -> Any:
         if blocks:
-            return await on_a_thread(lambda: tool.invoke(dict(arguments)), context.outlive)
-        return await tool.ainvoke(dict(arguments))
+            return _plain(await on_a_thread(lambda: tool.invoke(dict(arguments)), context.outlive))
+        return _plain(await tool.ainvoke(dict(arguments)))
 
     return Operation(title, description or tool.description, policy, schema, call)
+
+
+def _plain(result: Any) -> Any:
+    """A tool's blocks of text as the text that they are; anything else as it is."""
+    if (
+        isinstance(result, list)
+        and result
+        and all(isinstance(one, dict) and one.get("type") == "text" for one in result)
+    ):
+        return "\n".join(str(one["text"]) for one in result)
+    return result
 
 
 def _pydantic(schema: object) -> type[BaseModel]:

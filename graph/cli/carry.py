@@ -50,7 +50,8 @@ async def take_graph_of(session: Session, runtime: AsyncRuntime, thread_id: str)
         )
         return
     if thread.status == "running":
+        release = session.line(f"release {thread_id} --yes", with_graph=False)
         note(
             f"Thread {thread_id} is driven by {thread.worker}; following it. If that process is dead, it is carried "
-            f"on here when its lease has run out; {session.line(f'release {thread_id} --yes')} ends the lease at once."
+            f"on here when its lease has run out; {release} ends the lease at once."
         )

@@ -77,7 +77,8 @@ def _show_open(session: Session, result: Result, *, asking: bool) -> None:
         say(question_text(question.request))
         say("\nTo answer: " + session.line(f'resume {result.thread_id} "..."'))
     if not result.approvals and not result.questions:
-        say(f"Waiting for an event or a time: {session.line(f'show {result.thread_id}')} says for what.")
+        line = session.line(f"show {result.thread_id}", with_graph=False)
+        say(f"Waiting for an event or a time: {line} says for what.")
     if not asking:
         note(f"\nThread {result.thread_id} is waiting; it holds no process and no connection.")
 

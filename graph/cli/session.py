@@ -94,10 +94,13 @@ class Session:
             as_ = Principal.operating_system()
         return asyncio.run(self.identity.who(as_, token))
 
-    def line(self, command: str) -> str:
-        """A command to type, with what this one was given to find the same thread again."""
+    def line(self, command: str, *, with_graph: bool = True) -> str:
+        """A command to type, with what this one was given to find the same thread again.
+
+        Without `with_graph` for a command that works on rows alone, and takes no `--graph`.
+        """
         url = '--database "..." ' if self.given_url else ""
-        graph = f" --graph {self.graph}" if self.graph else ""
+        graph = f" --graph {self.graph}" if self.graph and with_graph else ""
         return f"standfast {url}{command}{graph}"
 
 

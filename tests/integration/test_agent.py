@@ -510,3 +510,17 @@ async def test_calls_of_one_turn_do_not_mix_while_models_are_streamed(opened: Op
     async with opened(twice, stream_models=True) as runtime:
         result = await runtime.ainvoke(request, thread_id="t")
     assert ("succeeded", ["2", "4"]) == (result.status, texts(result))
+
+
+async def test_an_agent_with_a_model_of_its_own_is_asked_for_no_other(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_MODEL", "never-asked")
+    monkeypatch.setenv("OPENAI_API_KEY", "not a key")
+    async with opened(model=ListeningModel()) as runtime:
+        with pytest.raises(errors.InvalidRequest):
+            await runtime.ainvoke(script("Hello."), thread_id="t", model="openai:another")
+        result = await runtime.ainvoke(script("Hello."), thread_id="t")
+        (asked,) = [one for one in (await runtime.atimeline("t")).operations if one.kind == "model"]
+
+    assert ("Hello.", "ListeningModel") == (result.outcome["answer"], asked.name)

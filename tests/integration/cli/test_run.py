@@ -198,6 +198,28 @@ def test_ones_own_graph_takes_fields_of_its_state(cli: Any, tmp_path: Path, monk
     assert "pat" == state["waits"][0]["answered_by"]
 
 
+def test_the_line_that_says_what_is_waited_for_can_be_typed(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sleeping_agent.py").write_text(
+        "from datetime import timedelta\n"
+        "from typing import TypedDict\n"
+        "from langgraph.graph import START, StateGraph\n"
+        "from standfast.graph import sleep\n"
+        "class State(TypedDict, total=False):\n    number: int\n"
+        "async def nap(state):\n    await sleep(for_=timedelta(days=1))\n"
+        "graph = StateGraph(State)\ngraph.add_node('nap', nap)\ngraph.add_edge(START, 'nap')\n"
+    )
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    waiting = cli("run", "{}", "--thread", "tired", "--graph", "sleeping_agent:graph")
+    assert waiting.code == 3, waiting.err
+    _, _, line = waiting.out.partition("Waiting for an event or a time: ")
+    words = line.removesuffix(" says for what.\n").split()
+    assert ["standfast", "show", "tired"] == words
+    shown = cli(*words[1:])
+    assert (0, True) == (shown.code, "It waits for its time until" in shown.out)
+
+
 def test_a_graph_that_cannot_be_loaded_is_refused(cli_alone: Any) -> None:
     for graph, sentence in (
         ("nonsense", "takes MODULE:ATTR"),
