@@ -24,6 +24,7 @@ StandfastError
 ├── UnknownApproval
 ├── UnknownArtifact                 no artifact has this id, or its bytes are gone
 ├── UnknownMessage                  no message of the outbox has this id
+├── UnknownSchedule                 no schedule has this name
 ├── UnknownQuestion                 an answer names a question that is not open
 ├── AmbiguousAnswer                 a bare answer while several questions are open
 ├── NothingToAnswer                 an answer while no question is open
@@ -193,6 +194,10 @@ class UnknownArtifact(StandfastError):
 
 class UnknownMessage(StandfastError):
     """No message of the outbox has this id."""
+
+
+class UnknownSchedule(StandfastError):
+    """No schedule has this name."""
 
 
 class UnknownQuestion(StandfastError):

@@ -19,6 +19,7 @@ from standfast.checkpoint.memory import Memory
 from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.outbox import Outbox
 from standfast.checkpoint.run_events import RunEvents
+from standfast.checkpoint.schedules import Schedules
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.stored_types import TypeRegistry
@@ -36,6 +37,7 @@ class Store:
     operations: Operations
     children: Children
     flow: Flow
+    schedules: Schedules
     approvals: Approvals
     waits: Waits
     events: Events
@@ -66,6 +68,7 @@ class Store:
             operations,
             Children(database, sealer, operations, kept),
             Flow(database),
+            Schedules(database, sealer),
             Approvals(database, sealer, outbox),
             Waits(database, sealer),
             Events(database, sealer),

@@ -30,6 +30,7 @@ from standfast.checkpoint.groups import Member
 from standfast.checkpoint.listing import OpenWait, RunRow
 from standfast.checkpoint.outbox import Delivery, Message
 from standfast.checkpoint.run_events import RunEvent
+from standfast.checkpoint.schedules import Schedule
 from standfast.checkpoint.threads import Thread
 from standfast.graph.history import Diff, History
 from standfast.graph.pictures.diagram import Picture
@@ -295,6 +296,30 @@ class Runtime(AsyncRuntime):
     def limits(self) -> Sequence[LimitRow]:
         """Blocking twin of `alimits`."""
         return self._wait(self.alimits)
+
+    def add_schedule(self, name: str, cron: str, request: Any, **options: Any) -> Schedule:
+        """Blocking twin of `aadd_schedule`."""
+        return self._wait(lambda: self.aadd_schedule(name, cron, request, **options))
+
+    def schedules(self, **who: Any) -> Sequence[Schedule]:
+        """Blocking twin of `aschedules`."""
+        return self._wait(lambda: self.aschedules(**who))
+
+    def pause_schedule(self, name: str, **who: Any) -> None:
+        """Blocking twin of `apause_schedule`."""
+        return self._wait(lambda: self.apause_schedule(name, **who))
+
+    def resume_schedule(self, name: str, **who: Any) -> Schedule:
+        """Blocking twin of `aresume_schedule`."""
+        return self._wait(lambda: self.aresume_schedule(name, **who))
+
+    def remove_schedule(self, name: str, **who: Any) -> None:
+        """Blocking twin of `aremove_schedule`."""
+        return self._wait(lambda: self.aremove_schedule(name, **who))
+
+    def run_schedule(self, name: str, **who: Any) -> Result:
+        """Blocking twin of `arun_schedule`."""
+        return self._wait(lambda: self.arun_schedule(name, **who))
 
     def _one_by_one(self, items: AsyncIterator[T]) -> Iterator[T]:
         async def following() -> list[T]:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -22,7 +21,6 @@ from langgraph.types import Command
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.events import DEFAULT_TTL, LONGEST_TTL, NewEvent
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, leave, release
 from standfast.checkpoint.listener import Listener
 from standfast.checkpoint.memory import Memory
@@ -31,7 +29,7 @@ from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import Run, Status
+from standfast.checkpoint.threads import NewRun, Run, Status
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run
 from standfast.graph.answers import Said
@@ -40,6 +38,7 @@ from standfast.graph.changed import Graph, fingerprint
 from standfast.graph.deployed import Deployed
 from standfast.graph.door import thread_id_of
 from standfast.graph.driver import Driver
+from standfast.graph.emitting import Emitting
 from standfast.graph.following import follow_events, follow_to_end
 from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.keeping import Keeping
@@ -51,6 +50,7 @@ from standfast.graph.parts import Listened, Mode, Parts
 from standfast.graph.recorder import OnEvent
 from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
+from standfast.graph.scheduling import Scheduling
 from standfast.graph.steering import Steering
 from standfast.graph.time_travel import TimeTravel, graph_over
 from standfast.graph.worker import Worker, WorkerOptions
@@ -60,7 +60,6 @@ from standfast.tools.channels import Channel, configured_channels
 from standfast.tools.dispatcher import Dispatcher
 from standfast.tools.policy_file import policy_for
 from standfast.tools.principals import Principal
-from standfast.tools.waits import digest_of, event_name, match_digest
 
 
 class _Unset:
@@ -71,7 +70,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Steering):
+class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, Steering, Scheduling):
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
@@ -245,9 +244,12 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Steering):
     ) -> tuple[Run, Lease | None]:
         who = await self.aprincipal(options.as_, token=options.token)
         options = replace(options, as_=who, token=None)
-        new = await new_run(self.store, self._spec, self._settings, request, options)
+        new = await self._new_run(request, options)
         async with audited(self.store, Attempted(thread_id=new.thread_id, by=who)):
             return await self.store.threads.accept(new, lease_seconds=lease_seconds)
+
+    async def _new_run(self, request: Any, options: Options) -> NewRun:
+        return await new_run(self.store, self._spec, self._settings, request, options)
 
     async def asubmit(self, request: Any, **options: Any) -> Result:
         """Accept a request as `ainvoke` does and drive nothing: workers do, or `aresume` in any process."""
@@ -553,37 +555,6 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Steering):
             if known.status is Status.QUEUED:
                 await self.acarry_on(thread)
             await deciding.answer(self.store, self._operations, thread, answer, policy=self.policy, as_=who)
-
-    async def aemit(
-        self,
-        name: str,
-        payload: Any = None,
-        *,
-        id: str,
-        match: Any = None,
-        ttl: timedelta = DEFAULT_TTL,
-        as_: Principal | None = None,
-        token: str | None = None,
-    ) -> int | None:
-        """Emit an event: durable when this returns, kept for `ttl` for waits that come later.
-
-        `id` is the sender's: the same one twice is one event. Returns how many waits it ended, or None if it was
-        emitted before. Raises `EventConflict` if the id was used for another event.
-        """
-        if not timedelta(0) < ttl <= LONGEST_TTL:
-            raise errors.InvalidRequest(f"an event's time to live is positive and at most {LONGEST_TTL}, not {ttl}")
-        who = await self.aprincipal(as_, token=token)
-        new = NewEvent(
-            id=event_name(id),
-            name=event_name(name),
-            match=match_digest(match),
-            digest=digest_of([name, match, self.store.sealer.codec.encode(payload, where="payload").hex()], "match"),
-            payload=payload,
-            emitted_by=who.name,
-            tenant=who.tenant,
-            ttl=ttl,
-        )
-        return await self.store.events.emit(new)
 
     # -- looking
 

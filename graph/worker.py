@@ -26,6 +26,7 @@ from standfast.checkpoint.store import Store
 from standfast.graph.deployed import Deployed
 from standfast.graph.logs import about
 from standfast.graph.result import Result
+from standfast.graph.scheduling import fire_due
 from standfast.tools.channels import Channel
 from standfast.tools.dispatcher import Dispatcher
 
@@ -94,6 +95,7 @@ class Worker:
             raise errors.InvalidRequest("a worker serves at least one graph, each name and version once")
         taken_over = [f"{one.name}@{version}" for one in codes for version in sorted(one.takes_over)]
         graphs = tuple(dict.fromkeys([*own, *taken_over]))
+        self._store = runtimes[0].store
         self._database = runtimes[0].store.database
         self._events = runtimes[0].store.events
         self._approvals = runtimes[0].store.approvals
@@ -155,6 +157,7 @@ class Worker:
                     await self._watched(self._anchor())
                 if count % _TIDY_EVERY == _TIDY_EVERY - 1:
                     await self._watched(self._artifacts.sweep())
+                await self._watched(fire_due(self._store))
                 await self._watched(self._fleet.sweep(self._me.graphs))
                 count += 1
                 self._sign_of_health()

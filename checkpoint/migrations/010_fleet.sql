@@ -1,4 +1,4 @@
--- Standfast, the fleet grown: child threads, and limits that all workers share.
+-- Standfast, the fleet grown: child threads, limits that all workers share, and schedules.
 --
 -- A child is a thread of its own whose first run belongs to a run of another thread. It is made in the transaction that
 -- records it in its parent's ledger, under an id made from the parent's place, so that it is neither lost nor doubled.
@@ -9,12 +9,12 @@
 -- claim, operations and models where an attempt begins. A slot counts as long as its thread's lease stands: whoever
 -- dies gives it back. Rates are kept by the database's clock, as the time from which on the next call is free.
 --
--- Global: flow_limits, flow_slots. Columns of a child's run lead with its own thread_id; what is found by its parent is found over an index.
+-- Global: flow_limits, flow_slots, schedules. Columns of a child's run lead with its own thread_id; what is found by its parent is found over an index.
 
 alter table runs add column parent_thread_id text;      -- no reference: the parent may be deleted before
 alter table runs add column output bytea;               -- what the parent gets; an artifact if it is large
-alter table runs add column map_id text;                -- children of one map come to their turn by position
-alter table runs add column map_position integer;
+alter table runs add column map_id text;                -- runs of one map or schedule come to their turn by position
+alter table runs add column map_position bigint;
 alter table runs add column map_width integer;          -- how many of them are unfinished at a time
 create index runs_children on runs (parent_thread_id, parent_run_id) where parent_thread_id is not null;
 create index runs_of_map on runs (map_id, map_position) where map_id is not null;
@@ -58,7 +58,8 @@ create function lock_family_1(thread text, run uuid) returns void language plpgs
 declare
     r record;
 begin
-    select x.map_id into r from runs x where x.thread_id = thread and x.id = run and x.parent_thread_id is not null;
+    select x.parent_thread_id, x.map_id into r from runs x
+     where x.thread_id = thread and x.id = run and (x.parent_thread_id is not null or x.map_id is not null);
     if found then
         perform pg_advisory_xact_lock(hashtextextended('child:' || thread, 0));
         if r.map_id is not null then
@@ -91,7 +92,8 @@ declare
     next_thread text;
 begin
     select x.map_id, x.map_width into r
-      from runs x where x.thread_id = thread and x.id = run and x.parent_thread_id is not null;
+      from runs x where x.thread_id = thread and x.id = run
+       and (x.parent_thread_id is not null or x.map_id is not null);
     if not found then
         return;
     end if;
@@ -306,3 +308,73 @@ create function overdue_1(graphs text[], most integer) returns table (id text) l
         and t.graph || '@' || t.version = any(graphs)
       order by t.lease_expires_at limit most);
 $$;
+
+-- A schedule submits a run at each of its times. Whichever worker looks first fires it: the run, its client key
+-- (schedule:NAME:TIME) and the schedule's next time are one transaction, so a due time has one run, whoever dies.
+create table schedules (
+    tenant        text not null,
+    name          text not null,
+    graph         text not null,
+    version       text not null,
+    fingerprint   text not null,
+    cron          text not null,
+    zone          text not null,
+    catch_up      text not null check (catch_up in ('skip', 'last', 'all')),
+    overlap       text not null check (overlap in ('skip', 'queue')),
+    paused        boolean not null default false,
+    requested_by  text not null,
+    vouched       boolean not null,
+    model         text,
+    collection_id text,
+    request       bytea not null,
+    settings      bytea not null,
+    next_at       timestamptz not null,
+    last_at       timestamptz,                           -- the due time that was looked at last
+    last_verdict  text check (last_verdict in ('fired', 'queued', 'skipped', 'missed')),
+    last_thread   text,
+    created_at    timestamptz not null default standfast.now(),
+    primary key (tenant, name)
+);
+create index schedules_due on schedules (next_at) where not paused;
+
+-- One due time of a schedule. found: next_at as the caller saw it; in_next: what it becomes; thread null: the time is
+-- missed and gets no run. verdict: fired | queued | skipped (an earlier run is unfinished) | missed | again (somebody
+-- else has looked at it).
+create function fire_1(
+    in_tenant text, in_name text, found_at timestamptz, due timestamptz, in_next timestamptz, in_key text, thread text,
+    run uuid, in_input bytea, in_settings bytea)
+returns text language plpgsql as $$
+declare
+    s schedules%rowtype;
+    turns text := 'schedule:' || in_tenant || ':' || in_name;
+    busy boolean;
+    verdict text := 'missed';
+begin
+    perform pg_advisory_xact_lock(hashtextextended('map:' || turns, 0));
+    select * into s from schedules where tenant = in_tenant and name = in_name and next_at = found_at for update;
+    perform 1 from runs where tenant = in_tenant and client_key = in_key;
+    if s.name is null or found then
+        return 'again';
+    end if;
+    if thread is not null then
+        busy := exists (select from runs where map_id = turns and state in ('queued', 'open', 'needs_attention'));
+        verdict := case when not busy then 'fired' when s.overlap = 'queue' then 'queued' else 'skipped' end;
+    end if;
+    if verdict in ('fired', 'queued') then
+        insert into threads (id, tenant, owner, graph, version, fingerprint, run_id, due_at)
+        values (thread, s.tenant, s.requested_by, s.graph, s.version, s.fingerprint, run,
+                case when verdict = 'fired' then standfast.now() end);
+        insert into runs (thread_id, id, number, tenant, client_key, state, requested_by, vouched, version, fingerprint,
+                          model, collection_id, input, settings, map_id, map_position, map_width)
+        values (thread, run, 1, s.tenant, in_key, case when verdict = 'fired' then 'open' else 'queued' end,
+                s.requested_by, s.vouched, s.version, s.fingerprint, s.model, s.collection_id, in_input, in_settings,
+                turns, extract(epoch from due)::bigint, case when s.overlap = 'queue' then 1 end);
+        if verdict = 'fired' then
+            perform ring_1(thread);
+        end if;
+    end if;
+    update schedules set next_at = in_next, last_at = due, last_verdict = verdict,
+                         last_thread = coalesce(thread, last_thread)
+     where tenant = in_tenant and name = in_name;
+    return verdict;
+end $$;

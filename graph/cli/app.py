@@ -29,7 +29,7 @@ from standfast.graph.cli.options import (
     token_file,
 )
 from standfast.graph.cli.output import note, prepare_streams
-from standfast.graph.cli.steering import limits
+from standfast.graph.cli.steering import limits, schedules
 from standfast.graph.cli.travel import travel
 from standfast.graph.cli.trusting import audit, groups
 
@@ -53,6 +53,7 @@ app.add_typer(db, name="db")
 app.add_typer(audit, name="audit")
 app.add_typer(groups, name="groups")
 app.add_typer(limits, name="limits")
+app.add_typer(schedules, name="schedules")
 
 _GLOBAL_FLAGS: Final = ("--debug",)
 _GLOBAL_VALUES: Final = ("--database", "--token-file")

@@ -28,6 +28,7 @@ _REFUSED: Final = (
     errors.UnknownApproval,
     errors.UnknownArtifact,
     errors.UnknownMessage,
+    errors.UnknownSchedule,
     errors.UnknownQuestion,
     errors.AmbiguousAnswer,
     errors.NothingToAnswer,

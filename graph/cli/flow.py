@@ -50,7 +50,8 @@ def set_limit(
     calls, per = _rate_of(rate)
     limit = Limit(key, concurrency, calls, per, burst, queued)
     with session(database) as current:
-        current.run(lambda runtime: runtime.aset_limit(limit, as_=current.principal(as_)))
+        principal = current.principal(as_)
+        current.run(lambda runtime: runtime.aset_limit(limit, as_=principal))
     note(f"The limit of {key} holds for every worker within a second.")
     return SUCCEEDED
 

@@ -53,7 +53,7 @@ def run(
     """Run one request. The exit code at the end."""
     thread_id = thread_id_of(_new_thread(client_key) if thread is None else thread)
     limits = {"deadline": seconds_of(deadline), "budget": budget_of_text(budget), "priority": priority}
-    given = _request(request, own_graph=graph is not None)
+    given = request_of(request, own_graph=graph is not None)
     with _Files(documents) as files, session(database, graph, strict=True) as current:
         principal = current.principal(as_)
         if graph is None:
@@ -121,7 +121,7 @@ def require_writable(directory: Path) -> None:
         )
 
 
-def _request(request: str, *, own_graph: bool) -> Any:
+def request_of(request: str, *, own_graph: bool) -> Any:
     """The request as it was given; for one's own graph a JSON object is the fields of its state."""
     given: str | bytes = request if request != "-" else _standard_input()
     if own_graph:
