@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def rows(url: str, statement: str, *values: object) -> list[tuple[Any, ...]]:
 def test_a_crash_between_spawn_and_join_neither_loses_nor_doubles_a_child(
     nursery: Nursery, shared_database_url: str, tmp_path: Path, point: str, number: int
 ) -> None:
-    thread = f"{point}-{number}"
+    thread = f"{point}-{number}-{uuid.uuid4().hex[:6]}"
 
     async def submit() -> None:
         async with Runtime(family, database_url=shared_database_url) as runtime:

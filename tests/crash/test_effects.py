@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import uuid
 from typing import Any
 
 import psycopg
@@ -33,7 +34,7 @@ def _arrived(reports: ServerProcess, thread: str) -> int:
 def test_an_at_most_once_call_that_may_have_happened_is_not_repeated_and_put_before_a_person(
     nursery: Nursery, common: dict[str, Any], reports: ServerProcess, point: str, n: int, arrived: int
 ) -> None:
-    thread = f"once-{point}"
+    thread = f"once-{point}-{uuid.uuid4().hex[:6]}"
     common = {**common, "thread": thread}
     killed = nursery.run("ask", **common, request=script([call("shout", text="x")]), kill=[point, n])
     end = nursery.run("resume", **common).value["did"]
@@ -68,7 +69,7 @@ def test_an_at_most_once_call_whose_end_was_recorded_is_simply_done(
 def test_a_transactional_operation_happens_exactly_once_wherever_its_driver_dies(
     nursery: Nursery, common: dict[str, Any], point: str, n: int, entered: int
 ) -> None:
-    thread = f"transaction-{point}"
+    thread = f"transaction-{point}-{uuid.uuid4().hex[:6]}"
     common = {**common, "thread": thread}
     with psycopg.connect(common["url"], autocommit=True) as conn:
         conn.execute("create table if not exists public.entries (text text)")

@@ -116,7 +116,7 @@ def everything(query: Query) -> list[Any]:
 @pytest.mark.parametrize(
     "stop_at",
     [
-        pytest.param("saver.committed:3", id="between two nodes"),
+        pytest.param("saver.committed:2", id="between two nodes"),
         pytest.param("two", id="inside a node, its effect done"),
         pytest.param("saver.fenced:3", id="between the fence and the commit"),
         pytest.param("drive.ending:1", id="before the end is written"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -45,7 +46,7 @@ def test_a_call_inside_a_specialist_survives_a_kill_and_the_one_beside_it_stays_
     nursery: Nursery, shared_database_url: str, reports: ServerProcess
 ) -> None:
     def run(kill: tuple[str, int]) -> dict[str, Any]:
-        thread = f"nested-{kill[0]}-{kill[1]}"
+        thread = f"nested-{kill[0]}-{kill[1]}-{uuid.uuid4().hex[:6]}"
         common: dict[str, Any] = {
             "url": shared_database_url,
             "thread": thread,

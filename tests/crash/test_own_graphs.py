@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -98,7 +99,7 @@ class Thread:
 def test_a_graph_of_any_style_runs_unchanged(
     nursery: Nursery, shared_database_url: str, tmp_path: Path, case: Case
 ) -> None:
-    thread = Thread(nursery, shared_database_url, case, f"whole-{case.graph}", tmp_path / "log")
+    thread = Thread(nursery, shared_database_url, case, f"whole-{case.graph}-{uuid4()}", tmp_path / "log")
     first = thread.order("ask", request=case.request).value["did"]
     assert ("succeeded" if case.answer is None else "waiting") == first["status"]
     assert "succeeded" == thread.to_the_end()["status"]
@@ -109,7 +110,7 @@ def test_a_graph_of_any_style_runs_unchanged(
 def test_a_graph_of_any_style_goes_on_after_a_kill_and_repeats_nothing_that_was_recorded(
     nursery: Nursery, shared_database_url: str, tmp_path: Path, case: Case, point: str, number: int
 ) -> None:
-    thread = Thread(nursery, shared_database_url, case, f"{case.graph}-{point}-{number}", tmp_path / "log")
+    thread = Thread(nursery, shared_database_url, case, f"{case.graph}-{point}-{number}-{uuid4()}", tmp_path / "log")
     killed = thread.order("ask", request=case.request, kill=(point, number))
     if killed.signal == 0:  # it came to its question before: the answer's drive is killed
         killed = thread.order("resume", answer={"answer": case.answer}, kill=(point, 1))

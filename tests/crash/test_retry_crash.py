@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.guarantee("G8")
 def test_an_operation_is_attempted_no_more_often_than_without_the_kill(
     nursery: Nursery, shared_database_url: str, reports: ServerProcess, n: int
 ) -> None:
-    thread = f"insist-{n}"
+    thread = f"insist-{n}-{uuid.uuid4().hex[:6]}"
     common: dict[str, Any] = {
         "url": shared_database_url,
         "scripted": True,

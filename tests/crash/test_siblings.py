@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import uuid
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ import psycopg
 import pytest
 
 from tests.crash.support.processes import Nursery
-from tests.crash.support.scripted_model import call, script
+from tests.crash.support.scripted_model import OPERATIONS, call, script
 from tests.servers.fixtures import Eventually
 from tests.servers.process import ServerProcess
 
@@ -76,7 +77,7 @@ def answers(messages: list[dict[str, Any]]) -> dict[str, str]:
 def test_a_sibling_killed_in_operate_ends_and_the_question_beside_it_stays(
     place: Place, eventually: Eventually, tmp_path: Path, point: str
 ) -> None:
-    thread, gate = f"beside-{point}", tmp_path / "gate"
+    thread, gate = f"beside-{point}-{uuid.uuid4().hex[:6]}", tmp_path / "gate"
     request = script([call("note", text="asked"), call("jot_slowly", text="free", until=str(gate))])
     if point == "operation.begun":
         gate.touch()
@@ -143,7 +144,7 @@ def test_each_of_several_calls_gets_one_message_wherever_the_driver_of_one_dies(
     """Approved, rejected, waiting, free and unknown in one turn (mechanisms: the answer is given again by id)."""
 
     def run(kill: tuple[str, int]) -> dict[str, Any]:
-        thread = f"several-{kill[0]}-{kill[1]}-{rejected_before_recovery}"
+        thread = f"several-{kill[0]}-{kill[1]}-{rejected_before_recovery}-{uuid.uuid4().hex[:6]}"
         return _several(place, thread, kill, rejected_before_recovery)
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -168,4 +169,4 @@ def test_each_of_several_calls_gets_one_message_wherever_the_driver_of_one_dies(
 
 
 def _unknown() -> str:
-    return "there is no operation 'none'; there are: enter, jot, jot_slowly, note, shout"
+    return f"there is no operation 'none'; there are: {', '.join(sorted(one.name for one in OPERATIONS))}"
