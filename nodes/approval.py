@@ -8,6 +8,7 @@ nothing asks again by an edge back here, under a new id; so does an edit that an
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -77,7 +78,13 @@ async def _after(drive: Drive, operation: Operation, state: OperationState, requ
             return {
                 "granted": False,
                 "round": state.get("round", 0) + 1,
-                "planned": {**planned, "arguments": arguments, "failed_checks": failed, "edited_by": edited},
+                "planned": {
+                    **planned,
+                    "arguments": arguments,
+                    "failed_checks": failed,
+                    "edited_by": edited,
+                    "edit_needs_another": request.edit_needs_another,
+                },
                 "note": note,
             }
         return {
@@ -96,11 +103,14 @@ async def _after(drive: Drive, operation: Operation, state: OperationState, requ
 async def _open(drive: Drive, operation: Operation, state: OperationState) -> Approval:
     planned = state["planned"]
     note = state.get("note")
+    terms = drive.policy.terms(operation, _rule(drive, operation, state))
+    if planned.get("edit_needs_another"):
+        terms = replace(terms, edit_needs_another=True)
     request = Request(
         call=planned_call(drive, operation, state),
         operation_version=operation.version,
         round=state.get("round", 0),
-        terms=drive.policy.terms(operation, _rule(drive, operation, state)),
+        terms=terms,
         description=(f"{note}\n\n" if note else "") + f"{drive.run.requested_by} asks to run {operation.name}.",
         failed_checks=tuple(planned["failed_checks"]),
         requested_by=drive.run.requested_by,

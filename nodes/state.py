@@ -52,6 +52,7 @@ class PlannedCall(TypedDict):
     needs_person: bool
     failed_checks: list[str]
     edited_by: str | None
+    edit_needs_another: NotRequired[bool]  # the rule under which it was edited says so, whatever the edited call's says
 
 
 class Delegation(TypedDict):

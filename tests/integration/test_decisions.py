@@ -394,6 +394,21 @@ async def test_an_edit_under_a_quorum_takes_the_votes_for_what_was_there_before(
     assert [("Acme", 90)] == paid
 
 
+async def test_an_edit_that_brings_a_call_under_a_milder_rule_still_needs_another_person(
+    paying: Any, paid: list[Any]
+) -> None:
+    high = replace_rule(ONE, when=Condition(argument="amount", over=500), edit_needs_another=True)
+    async with paying(high, Rule()) as runtime:
+        [approval] = (await asked(runtime)).approvals
+        [new] = (await runtime.aresume("t", edit=approval.id, changes={"amount": 90}, as_=ANN)).approvals
+        assert (None, "ann", True) == (new.group, new.editor, new.edit_needs_another)
+        with pytest.raises(errors.NotPermitted) as refused:
+            await runtime.adecide(new.id, Said("approve"), as_=ANN)
+        assert ("editor", []) == (refused.value.why, paid)
+        assert "succeeded" == (await runtime.aresume("t", approve=new.id, as_=EVE)).status
+    assert [("Acme", 90)] == paid
+
+
 async def test_an_edit_cannot_lift_a_call_over_a_limit_that_a_stricter_rule_guards(
     paying: Any, paid: list[Any]
 ) -> None:
