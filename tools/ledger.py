@@ -33,6 +33,8 @@ from standfast.tools.outcomes import Pending
 UNSTORABLE: Final = "unstorable_result"
 ABANDONED: Final = "abandoned"  # nobody knows, and somebody said that it shall rest
 UNDECIDED: Final = frozenset({"waiting", "pending", "unknown"})
+_STARTABLE: Final = frozenset({"planned", "executing"})
+_REPEATABLE: Final = frozenset({"waiting", "unknown"})  # an attempt whose end nobody knows is made again
 _SHORTEST: Final = 0.005  # seconds of sleep: what is left of a delay may be next to nothing
 
 _TOO_LATE: Final = "the deadline of its attempts had passed before this one"
@@ -149,7 +151,8 @@ class Ledger:
     ) -> Attempted:
         """Attempt when the fleet's limits allow it; what is recorded already is not held up."""
         keys = await self._gate.keys(call)
-        if not keys or (await self._operations.standing(self._lease, call)).state not in ("planned", "executing"):
+        startable = _STARTABLE if policy.effect is Effect.AT_MOST_ONCE else _STARTABLE | _REPEATABLE
+        if not keys or (await self._operations.standing(self._lease, call)).state not in startable:
             return await attempt_once(call, policy, effect, grant)
         async with self._gate.passed(call, keys):
             return await attempt_once(call, policy, effect, grant)
