@@ -93,6 +93,7 @@ class Ran:
     plan: Plan
     killed: list[str] = field(default_factory=list)  # the points that a driver died at
     end: dict[str, Any] | None = None  # None: it did not come to its end in time
+    why: str | None = None  # what the last driver said of that
     calls: int = 0  # that arrived
     effects: int = 0  # that they had
 
@@ -144,8 +145,9 @@ class Campaign:
             if ended is not None and ended.signal == signal.SIGKILL:
                 ran.killed.append(kill[0])
         last = self._order("see_through", **common, request=json.dumps({"turns": turns}))
-        if last is not None and last.signal == 0 and last.told is not None and "value" in last.told:
-            ran.end = last.value["did"]
+        if last is not None and last.told is not None:
+            ran.end = last.told["value"]["did"] if "value" in last.told else None
+            ran.why = last.told.get("message")
         return ran
 
     def _order(self, job: str, **order: Any) -> Ended | None:
