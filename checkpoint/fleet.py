@@ -14,7 +14,7 @@ from typing import Final
 
 import psycopg
 
-from standfast.checkpoint import errors
+from standfast.checkpoint import errors, telemetry
 from standfast.checkpoint.database import Database, connect, describe
 from standfast.checkpoint.lease import Lease, claim_due, release
 from standfast.checkpoint.statements import statements
@@ -90,6 +90,13 @@ class Fleet:
         """Clear what dead processes have left behind: their rows, and the bells that they were answering."""
         await self._database.fetch_none(_SQL["forget_dead"], {"seconds": _FORGET_SECONDS})
         await self._database.fetch_none(_SQL["clear_bells"], {"seconds": _DEAD_SECONDS})
+
+    async def measure(self) -> None:
+        """Tell the program's metrics, if it has set up any, what waits in the database."""
+        if telemetry.measured():
+            row = await self._database.fetch_one(_SQL["backlog"])
+            assert row is not None
+            telemetry.backlog(**row)
 
     async def leave(self, worker: Incarnation) -> None:
         """This process goes."""

@@ -22,7 +22,7 @@ from langgraph.checkpoint.base import id as id_clock
 from psycopg import Connection as BlockingConnection
 from psycopg.rows import DictRow, dict_row
 
-from standfast.checkpoint import errors
+from standfast.checkpoint import errors, telemetry
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.database import Connection, Database, connect
 from standfast.checkpoint.statements import statements
@@ -58,6 +58,7 @@ class Lease:
     def lose(self, why: str) -> errors.LeaseLost:
         """Mark the lease as lost, once, and tell the driver."""
         if self.lost is None:
+            telemetry.lease_lost()
             self.lost = errors.LeaseLost(
                 f"the lease of thread {self.thread_id!r} at epoch {self.epoch} is lost ({why}); "
                 "another process may drive it now, nothing more of this one is written",

@@ -6,7 +6,7 @@ to be one; whichever worker does it, and whoever dies meanwhile.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID, uuid5
@@ -17,6 +17,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
+from standfast.checkpoint.telemetry import traceparent
 from standfast.checkpoint.threads import Settings, settings_dict
 
 _SQL = statements("schedules")
@@ -117,6 +118,7 @@ class Schedules:
         """Look at one due time and move on to `next_at`; with `run` it gets one, with the input `given`."""
         thread, run_id, key = schedule.run_at(due)
         at = ("runs", thread, run_id)
+        settings = replace(schedule.settings, traceparent=traceparent(run_id))  # each run is a trace of its own
         params = {
             "tenant": schedule.tenant,
             "name": schedule.name,
@@ -127,7 +129,7 @@ class Schedules:
             "thread": thread if run else None,
             "run": run_id,
             "input": self._sealer.seal(given, at=(*at, "input"), where="request"),
-            "settings": self._sealer.seal(settings_dict(schedule.settings), at=(*at, "settings")),
+            "settings": self._sealer.seal(settings_dict(settings), at=(*at, "settings")),
         }
         row = await self._database.fetch_one(_SQL["fire"], params)
         assert row is not None

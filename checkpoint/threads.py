@@ -78,6 +78,7 @@ class Settings:
     context: Any = None
     reports_dir: str | None = None
     reports_url: str | None = None
+    traceparent: str | None = None  # the place of its drives in a trace
 
 
 @dataclass(frozen=True)
@@ -404,6 +405,7 @@ def settings_dict(settings: Settings) -> dict[str, Any]:
         "context": settings.context,
         "reports_dir": settings.reports_dir,
         "reports_url": settings.reports_url,
+        "traceparent": settings.traceparent,
     }
 
 

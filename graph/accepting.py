@@ -18,6 +18,7 @@ from standfast.checkpoint import errors
 from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
+from standfast.checkpoint.telemetry import traceparent
 from standfast.checkpoint.threads import NewRun, OnBusy
 from standfast.checkpoint.threads import Settings as RunSettings
 from standfast.graph.door import graph_input, text_of, thread_id_of
@@ -77,7 +78,8 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
     if options.on_busy not in get_args(OnBusy):
         raise errors.InvalidRequest(f"on_busy is refuse, queue, withdraw or interrupt, not {options.on_busy!r}")
     given = graph_input(request, run_id, takes_messages=spec.takes_messages)
-    run_settings = RunSettings(context=options.context)
+    place = traceparent(run_id)
+    run_settings = RunSettings(context=options.context, traceparent=place)
     model = collection = None
     if options.model is not None and not spec.asks_named_model:
         raise errors.InvalidRequest(
@@ -89,7 +91,7 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
         await asyncio.to_thread(load_model, model)  # a run whose model cannot be used is refused, not accepted
     if spec.operations is not None:
         directory = await asyncio.to_thread(_absolute, options.reports_dir or settings.reports_dir or "reports")
-        run_settings = RunSettings(options.context, directory, settings.reports_url)
+        run_settings = RunSettings(options.context, directory, settings.reports_url, place)
         if options.documents:
             collection = await collect(store.documents, options.documents, report=options.report)
     key = None if options.client_key is None else text_of(options.client_key, "client key")

@@ -10,6 +10,7 @@ import asyncio
 import copy
 import time
 from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
@@ -18,8 +19,9 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.errors import GraphDrained, GraphRecursionError
 from langgraph.runtime import RunControl
 from langgraph.types import Interrupt
+from opentelemetry.trace import Span
 
-from standfast.checkpoint import errors
+from standfast.checkpoint import errors, telemetry
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.database import Rider
 from standfast.checkpoint.lease import Lease, LeaseKeeper, release
@@ -76,8 +78,10 @@ class Driver:
         keep_on_error: bool = False,
         stream_models: bool = False,
         policy: ApprovalPolicy | None = None,
+        name: str = "agent",
     ) -> None:
         self._store = store
+        self._name = name
         self._keeper = keeper
         self._lease = lease
         self._run = run
@@ -126,6 +130,7 @@ class Driver:
         }
         self._callbacks = [ModelTokens(self._events.add)] if stream_models else []
         self._began: dict[str, float] = {}
+        self._spans: dict[str, Span] = {}
         self._cancelled = lease.cancel_requested
         self._control = DriveControl(control)
         self._keep_on_error = keep_on_error
@@ -135,7 +140,10 @@ class Driver:
         loop = asyncio.get_running_loop()
         self._keeper.keep(self._lease)
         try:
-            return await self._drive(loop)
+            with self._traced() as span:
+                result = await self._drive(loop)
+                span.set_attribute("standfast.status", str(result.status))
+                return result
         except errors.LeaseLost:
             raise
         except BaseException as error:
@@ -146,6 +154,15 @@ class Driver:
         finally:
             self._keeper.drop(self._lease)
             await self._events.close()
+
+    def _traced(self) -> AbstractContextManager[Span]:
+        return telemetry.driving(
+            self._run.settings.traceparent,
+            graph=self._name,
+            thread_id=self._lease.thread_id,
+            run_id=self._run.id,
+            epoch=self._lease.epoch,
+        )
 
     async def _drive(self, loop: asyncio.AbstractEventLoop) -> Result:
         if self._lease.crashes >= MOST_CRASHES:
@@ -276,8 +293,10 @@ class Driver:
         now = time.monotonic()
         if kind == "step_begin":
             self._began[data["task"]] = now
+            self._spans[data["task"]] = telemetry.step_begun("/".join(path))
         elif kind == "step_end":
             data["seconds"] = round(now - self._began.pop(data["task"], now), 3)
+            telemetry.step_ended(self._spans.pop(data["task"], None), "/".join(path))
         return kind, path, data
 
     def _saver_for(self, run: Run, store: Store, lease: Lease, messages: StepMessages) -> LeasedSaver:
@@ -358,6 +377,7 @@ class Driver:
             riders=[*self._events.take(), *output],
         )
         self._events.stored()
+        telemetry.run_ended(self._name, str(status))
         reach("drive.ended")
         return Result(
             thread_id=self._lease.thread_id,

@@ -478,6 +478,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
             keep_on_error=keep_on_error,
             stream_models=self._stream_models,
             policy=self.policy,
+            name=self.name,
         )
 
     async def awork(self, *, stop: asyncio.Event | None = None, **options: Any) -> None:

@@ -152,6 +152,7 @@ class Worker:
                 if count % _SEEN_EVERY == 0:
                     await self._watched(self._fleet.register(self._me))
                     await self._watched(self._fleet.forget_dead())
+                    await self._watched(self._fleet.measure())
                     await self._watched(self._events.drop_expired())
                     await self._watched(self._approvals.remind())
                     await self._watched(self._anchor())

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Final, Literal, TypeVar
 
 from langgraph.errors import GraphBubbleUp
 
-from standfast.checkpoint import errors
+from standfast.checkpoint import errors, telemetry
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Begun, Call, End, Grant, Operations
@@ -135,6 +135,8 @@ class Ledger:
             except errors.ForkMayOnlyRead as refused:
                 return Outcome("failed", None, FailureClass.PERMANENT, str(refused))
             if isinstance(outcome, Outcome):
+                if not outcome.reused:
+                    telemetry.operation_ended(call.kind, call.name, outcome.state)
                 return outcome
             if isinstance(outcome, Undecided):
                 if resolve is None:
@@ -199,7 +201,7 @@ class Ledger:
         messages = self._operations.messages(call, self._lease.thread_id)
         try:
             with sending(messages):
-                result = await _within(seconds, effect(begun.attempt, None))
+                result = await _measured(call, begun.attempt, _within(seconds, effect(begun.attempt, None)))
         except errors.LeaseLost:
             raise
         except GraphBubbleUp as question:
@@ -243,7 +245,7 @@ class Ledger:
                 raise TimeoutError(_TOO_LATE)
             try:
                 with sending(messages):
-                    result = await _within(seconds, effect(begun.attempt, connection))
+                    result = await _measured(call, begun.attempt, _within(seconds, effect(begun.attempt, connection)))
             except errors.OperationError as error:
                 own = error
                 raise
@@ -325,6 +327,25 @@ def _seconds_for(policy: Policy, begun: Begun) -> float | None:
     """How long this attempt may take: to its time-out, or to the deadline of all attempts."""
     limits = [policy.timeout, policy.retry.deadline and max(0.0, policy.retry.deadline - begun.elapsed)]
     return min((one for one in limits if one is not None), default=None)
+
+
+async def _measured(call: Call, attempt: int, work: Awaitable[T]) -> T:
+    """What `work` returns; traces and metrics tell of it."""
+    began, state, kind = time.monotonic(), "succeeded", None
+    with telemetry.attempting(call.kind, call.name, call.id, attempt):
+        try:
+            return await work
+        except GraphBubbleUp:
+            state = "waiting"
+            raise
+        except asyncio.CancelledError:
+            state = "cancelled"
+            raise
+        except Exception as error:
+            state, kind = "failed", failure_of(error).kind
+            raise
+        finally:
+            telemetry.attempt_ended(call.kind, call.name, state, time.monotonic() - began, kind)
 
 
 async def _within(seconds: float | None, work: Awaitable[T]) -> T:

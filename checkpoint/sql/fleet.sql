@@ -24,6 +24,11 @@ delete from procrastinate_jobs j
     select 1 from procrastinate_workers w
      where w.id = j.worker_id and w.last_heartbeat > pg_catalog.now() - make_interval(secs => %(seconds)s))
 
+-- name: backlog
+select (select count(*) from approvals where state = 'open') as approvals, count(*) as due,
+       coalesce(extract(epoch from standfast.now() - min(due_at)), 0)::double precision as age
+  from threads where due_at <= (select standfast.now()) and lease_holder is null
+
 -- name: unserved
 select graph, version, count(*) as runs, min(since) as oldest,
        extract(epoch from standfast.now() - min(since))::double precision as oldest_seconds
