@@ -24,6 +24,7 @@ from standfast.checkpoint import errors
 
 SCHEMA: Final = "standfast"
 MINIMUM_VERSION: Final = 150000
+_LOOKS: Final = 3  # at what a pooler does with a second client
 
 Connection = AsyncConnection[DictRow]
 Params = Sequence[Any] | Mapping[str, Any]
@@ -78,6 +79,7 @@ class Database:
         self._loop = asyncio.get_running_loop()
         async with await connect(self.conninfo) as conn:
             await check_server(conn)
+            await refuse_transaction_pooler(conn, self.conninfo)
         await self.pool.open(wait=True, timeout=30)
 
     async def close(self) -> None:
@@ -201,6 +203,30 @@ async def check_server(conn: Connection) -> None:
             f"the connection to {describe(conn.info.dsn)} does not keep the search path {SCHEMA!r} "
             "(a transaction pooler drops it); use a direct connection"
         )
+
+
+async def refuse_transaction_pooler(conn: Connection, conninfo: str) -> None:
+    """Refuse a pooler that gives each transaction another backend: leases would be renewed and bells be heard nowhere.
+
+    A pooler is known by the backend's number, which it makes up. It pools by transactions if a second client is given
+    the first one's backend, or drives the first one away from it. Raises `DatabaseMisconfigured`.
+    """
+    backend = await _backend(conn)
+    if backend == conn.info.backend_pid:
+        return
+    for _ in range(_LOOKS):
+        async with await connect(conninfo) as other, other.transaction():
+            if await _backend(other) == backend or await _backend(conn) != backend:
+                raise errors.DatabaseMisconfigured(
+                    f"{describe(conninfo)} is a pooler in transaction mode: notifications, prepared statements and "
+                    "the lock of migrations need a session of their own. Name the server itself, or pool by sessions"
+                )
+
+
+async def _backend(conn: Connection) -> int:
+    row = await (await conn.execute("select pg_catalog.pg_backend_pid() as pid")).fetchone()
+    assert row is not None
+    return int(row["pid"])
 
 
 def describe(conninfo: str) -> str:

@@ -22,7 +22,14 @@ from procrastinate.schema import SchemaManager
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.database import SCHEMA, Connection, check_server, connect, conninfo_of
+from standfast.checkpoint.database import (
+    SCHEMA,
+    Connection,
+    check_server,
+    connect,
+    conninfo_of,
+    refuse_transaction_pooler,
+)
 
 _LOCK: Final = 0x5374616E64666173  # "Standfas": one key for every process that migrates
 _WAIT_SECONDS: Final = 120.0
@@ -66,6 +73,7 @@ async def migrate(url: str, *, report: Callable[[str], None] = lambda _: None) -
     """
     async with await connect(conninfo_of(url)) as conn:
         await check_server(conn)
+        await refuse_transaction_pooler(conn, conninfo_of(url))
         if await is_current(conn):
             return []
         await _take_lock(conn, report)

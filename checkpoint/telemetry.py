@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from opentelemetry import metrics, trace
 from opentelemetry.context import Context
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode
+from opentelemetry.metrics import get_meter, get_meter_provider
+from opentelemetry.trace import Span, SpanKind, Status, StatusCode, get_current_span, get_tracer
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-_TRACER: Final = trace.get_tracer("standfast")
-_METER: Final = metrics.get_meter("standfast")
+_TRACER: Final = get_tracer("standfast")
+_METER: Final = get_meter("standfast")
 _PROPAGATOR: Final = TraceContextTextMapPropagator()
 _FIELD: Final = "traceparent"
 
@@ -35,7 +35,7 @@ _AGE: Final = _METER.create_gauge("standfast.due.age", unit="s", description="Ho
 
 def measured() -> bool:
     """Whether the program has set up an SDK for metrics: what only metrics need is not read without one."""
-    return not type(metrics.get_meter_provider()).__module__.startswith("opentelemetry.metrics")
+    return not type(get_meter_provider()).__module__.startswith("opentelemetry.metrics")
 
 
 def traceparent(run_id: str) -> str:
@@ -109,7 +109,7 @@ def attempt_ended(kind: str, name: str, state: str, seconds: float, failure_clas
     _ATTEMPTS.add(1, attributes)
     _SECONDS.record(seconds, attributes)
     if failure_class is not None:
-        trace.get_current_span().set_status(Status(StatusCode.ERROR, failure_class))
+        get_current_span().set_status(Status(StatusCode.ERROR, failure_class))
 
 
 def operation_ended(kind: str, name: str, state: str) -> None:
