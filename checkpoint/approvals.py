@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
@@ -271,6 +271,11 @@ class Approvals:
         """Approvals, newest first; by default those that can still be decided. `limit=None` is all of them."""
         rows = await self._database.fetch(_SQL["list"], {"thread": thread_id, "state": state, "limit": limit})
         return [self._approval(row) for row in rows]
+
+    async def states(self, thread_id: str, ids: Collection[str]) -> Mapping[str, str]:
+        """The states of those approvals of a thread."""
+        rows = await self._database.fetch(_SQL["states"], {"thread": thread_id, "ids": sorted(ids)})
+        return {row["id"]: row["state"] for row in rows}
 
     async def granted(self, thread_id: str, operation_id: str) -> Sequence[Approval]:
         """The approvals of one operation that a person granted, oldest first."""

@@ -8,7 +8,7 @@ question of the graph (one interrupt): the first that ends withdraws the others,
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -93,6 +93,11 @@ class Waits:
         """All waits of a run, ended ones too, oldest first."""
         rows = await self._database.fetch(_SQL["of_run"], {"thread": thread_id, "run": run_id})
         return [self._wait(thread_id, row) for row in rows]
+
+    async def named(self, thread_id: str, run_id: str, ids: Collection[str]) -> list[Wait]:
+        """Those waits of a run, ended ones too, oldest first."""
+        params = {"thread": thread_id, "run": run_id, "ids": list(ids)}
+        return [self._wait(thread_id, row) for row in await self._database.fetch(_SQL["named"], params)]
 
     async def end_due(self, lease: Lease) -> None:
         """End the waits of the leased thread whose time has come."""

@@ -107,9 +107,7 @@ class Due:
         parked = {key for key, (_, question) in listed.items() if parked_for(question.value)}
         awaited = {one.id for one_of_them in listed.values() for one in self._waits(*one_of_them)}
         come: set[str] = set()
-        for wait in await self._store.waits.of_run(thread, self._run.id):
-            if wait.id not in awaited:  # of a question that is not open now, whoever had its interrupt's id
-                continue
+        for wait in await self._store.waits.named(thread, self._run.id, awaited):
             if wait.interrupt_id in parked:
                 if wait.state != "open":
                     come.add(wait.id)
@@ -120,15 +118,16 @@ class Due:
         for identifier, waits in ended.items():
             if all(one.state != "open" for one in waits):
                 answers[identifier] = await self._events_of(waits)
-        decided = {one.id: one for one in await self._store.approvals.list(thread_id=thread, state=None, limit=None)}
-        for identifier, (_, question) in listed.items():
-            approval = decided.get(approval_of(question.value) or "")
-            if approval is None or approval.state == "open":
+        asked = {key: approval for key, (_, one) in listed.items() if (approval := approval_of(one.value)) is not None}
+        states = await self._store.approvals.states(thread, asked.values()) if asked else {}
+        for identifier, approval in asked.items():
+            state = states.get(approval, "open")
+            if state == "open":
                 continue
             if identifier in parked:
                 come |= {one.id for one in self._waits(*listed[identifier])}
             else:
-                answers[identifier] = {"approval": approval.id, "state": approval.state}
+                answers[identifier] = {"approval": approval, "state": state}
         return answers, come
 
     async def _events_of(self, waits: list[Wait]) -> dict[str, Any]:

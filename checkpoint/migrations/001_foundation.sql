@@ -25,6 +25,9 @@ create function standfast.now() returns timestamptz language sql volatile as 'se
 -- Small values of a checkpoint travel with it, sealed in one column; LangGraph has them in its JSONB, in clear.
 alter table checkpoints add column sealed bytea;
 
+-- What a claim looks for: the newest of a thread, in whichever namespace.
+create index checkpoints_newest on checkpoints (thread_id, checkpoint_id);
+
 create table threads (
     id                  text primary key check (length(id) between 1 and 255),
     uuid                uuid not null unique default gen_random_uuid(),
@@ -76,6 +79,8 @@ create table runs (
     unique (thread_id, number)
 );
 create unique index runs_id on runs (id);
+create index runs_recent on runs (tenant, accepted_at desc, id);
+create index runs_apart on runs (state, accepted_at desc) where state not in ('open', 'succeeded');
 create unique index runs_client_key on runs (tenant, client_key) where client_key is not null;
 
 create table operations (
@@ -154,6 +159,8 @@ create table approvals (
 );
 create unique index approvals_id on approvals (id);
 create index approvals_open on approvals (requested_at) where state = 'open';
+create index approvals_open_of_thread on approvals (thread_id) where state = 'open';
+create index approvals_recent on approvals (requested_at desc, id);
 create index approvals_remind on approvals (remind_at) where state = 'open' and remind_at is not null;
 
 create table decisions (
@@ -195,6 +202,7 @@ create table waits (
     primary key (thread_id, id)
 );
 create index waits_open on waits (thread_id) where state = 'open';
+create index waits_longest on waits (kind, opened_at) where state = 'open';
 
 create table documents (
     sha256     text primary key,                 -- of the file's bytes

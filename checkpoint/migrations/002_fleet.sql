@@ -29,7 +29,7 @@ alter table waits add column match text;                -- a digest; null takes 
 alter table waits add column until timestamptz;         -- absolute: a crash does not move it
 alter table waits add column event_seq bigint;
 alter table waits add column answer_id uuid;            -- made by whoever answers: one that is sent again is recognised
-create index waits_for_events on waits (name) where state = 'open' and kind = 'event';
+create index waits_for_events on waits (name, match) where state = 'open' and kind = 'event';
 create index waits_until on waits (thread_id, until) where state = 'open' and until is not null;
 create index waits_consumed on waits (event_seq, thread_id) where event_seq is not null;
 
@@ -47,6 +47,7 @@ create table events (
     unique (tenant, id)
 );
 create index events_by_name on events (tenant, name, seq);
+create index events_by_match on events (tenant, name, match, seq);
 create index events_expiry on events (expires_at);
 
 create table run_events (
@@ -442,9 +443,12 @@ begin
         -- The first of several may have ended in an earlier round of this loop.
         perform 1 from waits where thread_id = thread and id = w.id and state = 'open';
         continue when not found;
-        select e.seq into found_seq from events e
-         where e.tenant = w.tenant and e.name = w.name and (w.match is null or e.match = w.match)
-           and e.expires_at > standfast.now() and (w.until is null or e.emitted_at <= w.until)
+        -- Two ways in, of which one is empty: no index serves "this match, or any".
+        select e.seq into found_seq
+          from (select * from events e where w.match is null and e.tenant = w.tenant and e.name = w.name
+                union all
+                select * from events e where e.tenant = w.tenant and e.name = w.name and e.match = w.match) as e
+         where e.expires_at > standfast.now() and (w.until is null or e.emitted_at <= w.until)
            and not exists (select 1 from waits c where c.thread_id = thread and c.event_seq = e.seq)
          order by e.seq limit 1;
         if found then
@@ -479,9 +483,13 @@ begin
             standfast.now() + make_interval(secs => ttl))
     returning seq into new_seq;
     -- One wait of each thread: the one that began first.
-    for waiting in select distinct w.thread_id from waits w join threads t on t.id = w.thread_id
-                    where w.state = 'open' and w.kind = 'event' and w.name = in_name and t.tenant = in_tenant
-                      and (w.match is null or w.match = in_match)
+    for waiting in select w.thread_id
+                     from (select thread_id from waits
+                            where state = 'open' and kind = 'event' and name = in_name and match is null
+                            union
+                           select thread_id from waits
+                            where state = 'open' and kind = 'event' and name = in_name and match = in_match) as w
+                    where (select t.tenant from threads t where t.id = w.thread_id) = in_tenant
                     order by 1
     loop
         perform 1 from threads where id = waiting for no key update;

@@ -9,6 +9,7 @@
 
 alter table operations add column next_attempt_at timestamptz;
 alter table operations add column forgiven integer not null default 0;  -- attempts up to this one count no more
+create index operations_retried on operations (thread_id, run_id) where next_attempt_at is not null;
 alter table attempts add column retry_after double precision;           -- seconds that the failure asked for
 alter table runs add column budget bytea;                               -- sealed: the most that it may spend
 alter table runs add column limit_reached text check (limit_reached in ('deadline', 'budget'));

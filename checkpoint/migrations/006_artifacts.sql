@@ -35,6 +35,7 @@ create table artifact_references (
     primary key (thread_id, sha256)
 );
 create index artifact_references_to on artifact_references (sha256);
+create index artifact_references_recent on artifact_references (created_at desc, thread_id, sha256);
 
 create function refer_1(thread text, contents text[], labels bytea[]) returns void language plpgsql as $$
 begin
@@ -54,7 +55,7 @@ declare
 begin
     locked := array(
         select a.sha256 from artifacts a
-         where a.keep_until < standfast.now()
+         where a.keep_until < (select standfast.now())
            and not exists (select 1 from artifact_references r where r.sha256 = a.sha256)
          order by a.keep_until limit most for update skip locked);
     return query

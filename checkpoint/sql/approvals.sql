@@ -80,6 +80,9 @@ select a.*, a.run_id::text as run, t.tenant, d.id::text as decision_id, d.decisi
  order by a.requested_at desc, a.id
  limit %(limit)s::bigint
 
+-- name: states
+select id, state from approvals where thread_id = %(thread)s and id = any(%(ids)s)
+
 -- name: by_digest
 select id from approvals where thread_id = %(thread)s and digest = %(digest)s order by requested_at desc limit 1
 

@@ -35,9 +35,10 @@ do update set checkpoint = excluded.checkpoint, metadata = excluded.metadata, se
 select thread_id, checkpoint, checkpoint_ns, checkpoint_id, parent_checkpoint_id, metadata, sealed,
        (select array_agg(array[b.channel::bytea, b.type::bytea, b.blob])
           from jsonb_each_text(checkpoint -> 'channel_versions') as v
-          join checkpoint_blobs b
-            on b.thread_id = checkpoints.thread_id and b.checkpoint_ns = checkpoints.checkpoint_ns
-           and b.channel = v.key and b.version = v.value) as channel_values,
+         cross join lateral (  -- with its limit, one look at the index for each channel, however many versions there are
+            select b.channel, b.type, b.blob from checkpoint_blobs b
+             where b.thread_id = checkpoints.thread_id and b.checkpoint_ns = checkpoints.checkpoint_ns
+               and b.channel = v.key and b.version = v.value limit 1) as b) as channel_values,
        (select array_agg(array[w.task_id::bytea, w.channel::bytea, w.type::bytea, w.blob,
                                convert_to(w.task_path, 'UTF8'), w.idx::text::bytea])
           from checkpoint_writes w
@@ -92,11 +93,13 @@ select %s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type,
 on conflict do nothing
 
 -- name: live_namespaces
+-- What runs under the head was made after it.
+with head as materialized (
+    select checkpoint_id as id from checkpoints
+     where thread_id = %(thread)s and checkpoint_ns = '' order by checkpoint_id desc limit 1)
 select distinct c.checkpoint_ns
-  from checkpoints c
- where c.thread_id = %(thread)s and starts_with(c.checkpoint_ns, %(prefix)s)
+  from checkpoints c, head
+ where c.thread_id = %(thread)s and c.checkpoint_id > head.id and starts_with(c.checkpoint_ns, %(prefix)s)
    and strpos(substr(c.checkpoint_ns, length(%(prefix)s) + 1), '|') = 0
-   and c.metadata -> 'parents' ->> '' = (
-        select checkpoint_id from checkpoints r
-         where r.thread_id = c.thread_id and r.checkpoint_ns = '' order by checkpoint_id desc limit 1)
+   and c.metadata -> 'parents' ->> '' = head.id
  order by c.checkpoint_ns

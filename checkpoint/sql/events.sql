@@ -8,7 +8,7 @@ select seq, tenant, id, name, payload, emitted_by, emitted_at from events where 
 delete from events
  where seq in (
     select e.seq from events e
-     where e.expires_at <= standfast.now()
+     where e.expires_at <= (select standfast.now())
        and not exists (select 1 from waits w join runs r on r.thread_id = w.thread_id and r.id = w.run_id
                         where w.event_seq = e.seq and r.state in ('open', 'needs_attention'))
      order by e.expires_at limit %(most)s)

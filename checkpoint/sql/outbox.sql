@@ -46,8 +46,8 @@ select resend_1(%(ids)s::text[], %(channel)s) as resent
 -- What is not delivered everywhere is kept, however old, and so is what an unfinished run might send again.
 delete from outbox where seq in (
     select o.seq from outbox o
-     where o.created_at < standfast.now() - make_interval(secs => %(seconds)s)
-       and not exists (select 1 from deliveries d where d.seq = o.seq and d.state <> 'delivered')
+     where o.created_at < (select standfast.now() - make_interval(secs => %(seconds)s))
+       and (select true from deliveries d where d.seq = o.seq and d.state <> 'delivered' limit 1) is null
        and not exists (select 1 from runs r where r.thread_id = o.thread_id and r.id = o.run_id
                           and r.state in ('queued', 'open', 'needs_attention'))
      order by o.created_at limit %(most)s)

@@ -15,9 +15,8 @@ update waits set state = 'withdrawn', ended_at = standfast.now()
 
 -- name: settle
 update waits w set state = 'answered', ended_at = standfast.now()
-  from approvals a
- where w.thread_id = %(thread)s and w.state = 'open' and a.thread_id = w.thread_id and a.id = w.approval_id
-   and a.state <> 'open'
+ where w.thread_id = %(thread)s and w.state = 'open' and w.approval_id is not null
+   and (select a.state from approvals a where a.thread_id = w.thread_id and a.id = w.approval_id) <> 'open'
 
 -- name: begin_join
 select begin_join_1(%(children)s)
@@ -41,6 +40,12 @@ select park_1(%(thread)s, %(epoch)s, least(
 select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, verified_by, opened_at, ended_at,
        interrupt_id, position, quorum, name, match, until, event_seq
   from waits where thread_id = %(thread)s and run_id = %(run)s order by opened_at, interrupt_id, position, id
+
+-- name: named
+select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, opened_at, ended_at,
+       interrupt_id, position, quorum, name, match, until, event_seq
+  from waits where thread_id = %(thread)s and id = any(%(ids)s) and run_id = %(run)s
+ order by opened_at, interrupt_id, position, id
 
 -- name: answer
 select verdict, answered_by from answer_1(

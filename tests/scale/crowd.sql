@@ -148,7 +148,7 @@ insert into approvals (thread_id, id, run_id, operation_id, operation, operation
 select 't-1', 'apr-long-' || n, md5('run1')::uuid, 'long-' || n, 'refund', '1', 0, 'approved', 'd-long-' || n, 'o', '1', 1,
        'list', true, false, false, array['approve', 'reject'], '\x00', '\x00', 'somebody',
        standfast.now() - n * interval '1 minute', standfast.now() + interval '7 days'
-  from generate_series(1, %(long)s) as n
+  from generate_series(1, %(long)s / 4) as n
 
 -- name: long_events
 insert into run_events (thread_id, run_id, first, last, epoch, events)

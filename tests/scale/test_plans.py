@@ -22,9 +22,9 @@ import pytest
 from standfast.checkpoint.statements import statements
 from tests.conftest import at_database
 
-THREADS: Final = int(os.environ.get("STANDFAST_PLAN_THREADS", "20000"))
-MOST: Final = 120  # blocks of 8 kB that a statement may touch
-LONG: Final = 6_000  # rows of each kind that one thread has
+THREADS: Final = int(os.environ.get("STANDFAST_PLAN_THREADS", "40000"))
+MOST: Final = 150  # blocks of 8 kB that a statement may touch
+LONG: Final = 4_000  # rows of each kind that one thread has
 SMALL: Final = 500  # rows: a table with fewer may be read whole
 
 KEPT: Final = hashlib.md5(b"1").hexdigest() + hashlib.md5(b"-1").hexdigest()  # an artifact
@@ -59,7 +59,21 @@ VALUES: Final[dict[str, Any]] = {
     "id": "op-1",
     "ids": ["wait"],
     "uuid": uuid.uuid4(),
+    "source": "t-5",
+    "target": "t-fork",
+    "parent_run": uuid.UUID(hashlib.md5(b"run1").hexdigest()),
+    "child": "t-child",
+    "child_run": uuid.uuid4(),
+    "children": ["t-2"],
+    "runs": [uuid.UUID(hashlib.md5(b"run1").hexdigest()), uuid.UUID(hashlib.md5(b"run2").hexdigest())],
     # what
+    "at": "1f000000-0000-6000-8000-000000000002",
+    "by": "ann",
+    "effects": True,
+    "altered": False,
+    "itself": True,
+    "results": True,
+    "width": 1,
     "namespace": "",
     "parent": "1f000000-0000-6000-8000-000000000002",
     "forked": True,
@@ -72,7 +86,7 @@ VALUES: Final[dict[str, Any]] = {
     "first": 1_000_000,
     "last": 1_000_000,
     "after": 1,
-    "limit": 50,
+    "limit": 10,
     "most": 1,
     "prefix": "operation:",
     "kind": "tool",
@@ -91,7 +105,7 @@ VALUES: Final[dict[str, Any]] = {
     "position": 0,
     "required": 1,
     "group": "finance",
-    "source": "list",
+    "group_source": "list",
     "quorum": "first",
     "allowed": ["approve"],
     "groups": [],
@@ -167,21 +181,21 @@ VALUES: Final[dict[str, Any]] = {
     **dict.fromkeys(("approval_arguments", "operation_arguments", "response", "outcome", "handle"), None),
     **dict.fromkeys(("answered", "approval", "approvers", "before", "editor", "failure", "failure_class"), None),
     **dict.fromkeys(("failure_message", "granted", "input_digest", "match", "message", "model", "reason"), None),
-    **dict.fromkeys(("remind_at", "retry_after", "seen", "until", "wait"), None),
+    **dict.fromkeys(("budget", "deadline", "limit_reached", "map", "output"), None),
+    **dict.fromkeys(("remind_after", "remind_at", "retry_after", "seen", "until", "wait"), None),
 }
 OWN: Final[dict[str, list[Any]]] = {
     # Where the general values would do nothing, or where there is more than one way in.
     "approvals.get": [{"id": "apr-3"}],
     "approvals.withdraw": [{"id": "apr-3", "thread": "t-3"}],
-    "approvals.open": [{"id": "apr-new", "kind": "call", "approval_arguments": b"x"}],
+    "approvals.open": [{"source": "list", "id": "apr-new", "kind": "call", "approval_arguments": b"x"}],
     "approvals.supersede": [{"kind": "call"}],
     "approvals.list": [
         {"thread": "t-1", "state": "open", "limit": None},
-        {"thread": None, "state": "open", "limit": 100},
-        {"thread": None, "state": None, "limit": 100},
+        {"thread": None, "state": "open"},
+        {"thread": None, "state": None},
     ],
     "approvals.successor": [{"id": "apr-3"}],
-    "approvals.decide": [{"id": "apr-3", "seen": "d-3"}],
     "artifacts.put_chunk": [(KEPT, 1, b"x")],
     "artifacts.refer": [{"contents": [KEPT]}],
     "artifacts.list": [{"thread": None, "prefix": None}, {"thread": "t-1", "prefix": None}],
@@ -190,6 +204,7 @@ OWN: Final[dict[str, list[Any]]] = {
     "checkpoints.put_step": [{"id": "1f000000-0000-6000-8000-000000000009"}],
     "checkpoints.copy_references": [("t-2", "t-9")],
     "checkpoints.delete_runs": [("t-9", [hashlib.md5(b"run9").hexdigest()])],
+    "approvals.decide": [{"id": "apr-3", "seen": "d-3", "source": "list"}],
     "documents.put_document": [{"sha256": "1" * 64}],
     "events.emit": [
         {"id": "new", "name": "paid", "match": "match-5"},
@@ -219,7 +234,8 @@ OWN: Final[dict[str, list[Any]]] = {
         {"thread": None, "graph": None, "kind": "question"},
         {"thread": "t-5", "graph": None, "kind": None},
     ],
-    "operations.begin": [{"id": "op-1"}, {"id": "op-new"}],
+    "children.spawn": [{"parent": "t-1"}],
+    "operations.begin": [{"id": "op-1", "source": "list"}, {"id": "op-new", "source": "list"}],
     "operations.complete": [{"id": "op-1-1"}],
     "outbox.list": [
         {"thread": None, "state": None, "channel": None},
@@ -229,12 +245,13 @@ OWN: Final[dict[str, list[Any]]] = {
     "outbox.get": [{"id": "message-1"}],
     "outbox.of_message": [{"id": "message-1"}],
     "outbox.resend": [{"ids": ["message-1"], "channel": None}],
+    "forks.fork": [{"run": uuid.uuid4()}],
     "threads.accept": [
         {"thread": "new", "run": uuid.uuid4(), "holder": None},
         {"thread": "t-5", "run": uuid.uuid4(), "holder": "h", "on_busy": "queue"},
         {"thread": "t-9", "run": uuid.uuid4(), "holder": "h", "client_key": "key-9"},
     ],
-    "threads.end": [{"state": "succeeded"}],
+    "threads.end": [{"state": "succeeded", "limit": None}],
     "threads.run": [{"thread": "t-1"}],
     "threads.cancel": [{"thread": "t-5"}],
     "threads.runs": [{"thread": "t-5"}],
@@ -251,7 +268,15 @@ HISTORY: Final = {
     "operations.list",
     "threads.runs",
     "waits.of_run",
+    # Once for a run, as it ends or is carried on by a person: it looks for what its operations have left.
+    "threads.end",
+    "operations.forgive",
+    # Once for a drive of a run that has a budget: what it has spent is counted.
+    "children.spent",
+    "operations.model_calls",
+    "operations.steps",
     # What is erased or copied is read.
+    "outbox.forget",
     *(f"checkpoints.{verb}_{what}" for verb in ("delete", "copy") for what in ("checkpoints", "blobs", "writes")),
     "checkpoints.delete_runs",
     "checkpoints.delete_orphans",
