@@ -2,7 +2,7 @@
 
 ARGS ?=
 
-.PHONY: install check test bench crash chaos
+.PHONY: install check test bench crash chaos scale
 
 install:
 	python -m pip install -e ".[dev]"
@@ -26,3 +26,7 @@ chaos:
 
 crash:
 	python tests/crash/support/campaign.py $(ARGS)
+
+# Plans of every statement on tables with a million threads: a quarter of an hour, and 8 GB of disk.
+scale:
+	STANDFAST_PLAN_THREADS=1000000 pytest -n 0 --timeout 3600 tests/scale $(ARGS)
