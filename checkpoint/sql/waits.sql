@@ -42,7 +42,7 @@ select id, run_id::text, kind, approval_id, node, request, state, answer, answer
   from waits where thread_id = %(thread)s and run_id = %(run)s order by opened_at, interrupt_id, position, id
 
 -- name: named
-select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, opened_at, ended_at,
+select id, run_id::text, kind, approval_id, node, request, state, answer, answered_by, verified_by, opened_at, ended_at,
        interrupt_id, position, quorum, name, match, until, event_seq
   from waits where thread_id = %(thread)s and id = any(%(ids)s) and run_id = %(run)s
  order by opened_at, interrupt_id, position, id
