@@ -19,7 +19,7 @@ import pytest
 from standfast.checkpoint.embedded import EmbeddedPostgres
 from standfast.checkpoint.migrate import migrate
 
-pytest_plugins = ["tests.servers.fixtures"]
+pytest_plugins = ["tests.servers.fixtures", "tests.suspending"]
 
 
 @pytest.fixture(scope="session")

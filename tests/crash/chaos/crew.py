@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final, Self
@@ -15,6 +15,21 @@ from tests.crash.chaos.proxy import Proxy
 from tests.crash.support.fleet import Forge
 
 _WATCH_SECONDS: Final = 0.3
+_FAKETIME: Final = "usr/lib/*/faketime/libfaketime.so.1"  # Debian's package libfaketime
+
+
+def faketime() -> Path | None:
+    """The library that lets a process believe another time; None if it is not installed."""
+    return next(Path("/").glob(_FAKETIME), None)
+
+
+def at_clock(clock: str) -> Mapping[str, str]:
+    """The environment of processes whose wall clock is off, by `+300` seconds perhaps; '' is in time."""
+    library = faketime()
+    if not clock:
+        return {}
+    assert library is not None, "a clock that is off needs libfaketime"
+    return {"LD_PRELOAD": str(library), "FAKETIME": clock, "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
 
 
 class Post:
@@ -38,7 +53,7 @@ class Post:
         """SIGKILL, and wait for the end; nobody comes in its place before `start`."""
         self.wanted = False
         os.kill(self.pid, signal.SIGKILL)
-        await asyncio.to_thread(self._crew.forge.wait, self.pid, 30.0)
+        await asyncio.to_thread(self._forge.wait, self.pid, 30.0)
 
     def halt(self) -> None:
         """SIGSTOP."""
@@ -50,7 +65,11 @@ class Post:
 
     @property
     def alive(self) -> bool:
-        return self._crew.forge.alive(self.pid)
+        return self._forge.alive(self.pid)
+
+    @property
+    def _forge(self) -> Forge:
+        return self._crew.forge(self._number)
 
     def rss(self) -> int:
         """Bytes of memory that the process has."""
@@ -59,7 +78,7 @@ class Post:
 
 
 class Crew:
-    """`size` posts before the server at `url`."""
+    """`size` posts before the server at `url`; the clocks of their processes, in turn, are those of `clocks`."""
 
     def __init__(
         self,
@@ -69,6 +88,7 @@ class Crew:
         *,
         lease: float,
         concurrency: int = 20,
+        clocks: Sequence[str] = ("",),
         env: Mapping[str, str] | None = None,
     ) -> None:
         self._url = url
@@ -83,9 +103,13 @@ class Crew:
         }
         self._ordering = asyncio.Lock()  # the forge takes its orders one at a time
         self._stack = AsyncExitStack()
-        self.forge = Forge(PLACE)
+        self._forges = [Forge(PLACE, env=at_clock(clock)) for clock in clocks]
         self._watching: asyncio.Task[None]
         self.posts: list[Post] = []
+
+    def forge(self, number: int) -> Forge:
+        """Where the processes of this post come from."""
+        return self._forges[number % len(self._forges)]
 
     async def fork(self, number: int, url: str) -> int:
         arguments = ["worker", "--name", f"worker-{number}", "--concurrency", str(self._concurrency), "--grace", "5"]
@@ -96,10 +120,11 @@ class Crew:
             "log": str(self._folder / f"worker-{number}.log"),
         }
         async with self._ordering:
-            return await asyncio.to_thread(lambda: self.forge.fork(**order))
+            return await asyncio.to_thread(lambda: self.forge(number).fork(**order))
 
     async def __aenter__(self) -> Self:
-        self._stack.enter_context(self.forge)
+        for forge in self._forges:
+            self._stack.enter_context(forge)
         for number in range(self._size):
             proxy = await self._stack.enter_async_context(Proxy(self._url))
             self.posts.append(Post(self, number, proxy))

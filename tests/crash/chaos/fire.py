@@ -41,7 +41,7 @@ _SERVER: Final = {"fsync": "off", "max_connections": "200"}  # the server is kil
 
 @dataclass(frozen=True)
 class Plan:
-    """`fenced` off takes every check of the epoch out, in the database and in the workers."""
+    """`fenced` off takes every check of the epoch out, in the database and in the workers. `clocks`: see `Crew`."""
 
     seed: int
     threads: int = 200
@@ -49,6 +49,7 @@ class Plan:
     workers: int = 3
     kinds: Sequence[str] = KINDS
     fenced: bool = True
+    clocks: Sequence[str] = ("",)
 
     @property
     def seconds(self) -> float:
@@ -117,7 +118,9 @@ async def _fire(plan: Plan, folder: Path) -> Ashes:
         network = await stack.enter_async_context(Proxy(url))
         runtimes = await _runtimes(stack, network.url, receiver)
         env = {} if plan.fenced else {SWITCH: "1"}
-        crew = await stack.enter_async_context(Crew(url, plan.workers, folder, lease=LEASE, env=env))
+        crew = await stack.enter_async_context(
+            Crew(url, plan.workers, folder, lease=LEASE, clocks=plan.clocks, env=env)
+        )
         people = People(runtimes, receiver, _cases(plan, rng), random.Random(plan.seed))
         attacker = Attacker(crew, network, server, rng, lease=LEASE, kinds=plan.kinds)
         looking = asyncio.create_task(people.look_after(plan.seconds + SETTLING))

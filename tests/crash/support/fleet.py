@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,11 +31,16 @@ GRAPHS = "tests.crash.support.work_graphs"
 
 
 class Forge:
-    """The process that has everything imported, and `modules` too. Orders are given from one thread."""
+    """The process that has everything imported, and `modules` too. Orders are given from one thread.
 
-    def __init__(self, *modules: str) -> None:
+    `env`: what its environment has besides, from its start on.
+    """
+
+    def __init__(self, *modules: str, env: Mapping[str, str] | None = None) -> None:
         command = [sys.executable, str(Path(__file__)), *modules]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env={**os.environ, **(env or {})}
+        )
         self._changed = threading.Condition()
         self._started: list[int] = []
         self._ended: dict[int, int] = {}
