@@ -19,6 +19,7 @@ from langgraph.graph import END, START, StateGraph
 
 from standfast.graph import Runtime
 from standfast.nodes.state import Messages
+from tests.benchmarks import scaling
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -105,3 +106,13 @@ def stored(query: Query, thread: str, steps: int) -> int:
         [(size,)] = query(statement, thread, head)
         total += int(size or 0)
     return total
+
+
+async def test_what_a_step_and_a_waiting_thread_cost_is_measured(server_url: str) -> None:
+    step = await scaling.costs(server_url, scaling.stepping(), 2, scaling.STEPS)
+    waiting = await scaling.costs(server_url, scaling.asking(), 4, 1)
+    assert (20, 4) == (step.count, waiting.count)
+    for cost in (step, waiting):
+        assert cost.bytes_wal > 0
+        assert cost.transactions >= 1
+        assert cost.seconds > 0
