@@ -287,3 +287,29 @@ async def test_a_family_spends_one_budget(fleet: Fleet, query: Query) -> None:
 
     assert [("succeeded", None), ("failed", "budget"), ("failed", "budget")] == got
     assert [(3,)] == query("select count(*) from operations where kind = 'model' and state = 'succeeded'")
+
+
+@pytest.mark.guarantee("G4")
+async def test_a_fork_joins_the_child_of_its_source_and_begins_one_only_if_it_may_have_effects(
+    fleet: Fleet, query: Query
+) -> None:
+    async def parent(state: State) -> State:
+        child = await spawn({"number": 1}, graph="double")
+        interrupt("Go on?")
+        other = await spawn({"number": 2}, graph="double")
+        return {"got": [child.thread_id, other.thread_id]}
+
+    async with fleet(graph_of(parent), double=graph_of(double)) as runtime:
+        await runtime.ainvoke({}, thread_id="t")
+        at = (await runtime.ahistory("t"))[0].checkpoint_id
+        reading = await runtime.afork("t", at=at, to="reading")
+        acting = await runtime.afork("t", at=at, to="acting", allow_effects=True)
+        ends = {}
+        for thread in ("t", reading.thread_id, acting.thread_id):
+            await runtime.aresume(thread)
+            ends[thread] = await runtime.aresume(thread, True)
+    source, other = ends["t"].values["got"], ends["acting"].values["got"]
+    assert source[0] == other[0]
+    assert source[1] != other[1]
+    assert "needs_attention" == ends["reading"].status
+    assert [(3,)] == query("select count(*) from threads where graph = 'double'")

@@ -189,7 +189,7 @@ async def test_a_slot_of_a_driver_that_has_died_is_free_again(opened: Open, quer
         assert "succeeded" == (await runtime.aresume("t")).status
 
 
-@pytest.mark.parametrize("key", ["model:offline", "operation:ping"])
+@pytest.mark.parametrize("key", ["model:ScriptedModel", "operation:ping"])
 async def test_a_rate_that_is_spent_parks_until_the_next_call_is_free(
     opened: Open, query: Query, clock: Clock, key: str
 ) -> None:
