@@ -215,12 +215,21 @@ async def refuse_transaction_pooler(conn: Connection, conninfo: str) -> None:
     if backend == conn.info.backend_pid:
         return
     for _ in range(_LOOKS):
-        async with await connect(conninfo) as other, other.transaction():
-            if await _backend(other) == backend or await _backend(conn) != backend:
+        async with await connect(conninfo) as other:
+            if await _shared(conn, other, backend):
                 raise errors.DatabaseMisconfigured(
                     f"{describe(conninfo)} is a pooler in transaction mode: notifications, prepared statements and "
                     "the lock of migrations need a session of their own. Name the server itself, or pool by sessions"
                 )
+
+
+async def _shared(conn: Connection, other: Connection, backend: int) -> bool:
+    """Whether two clients have one backend, or the first has another while the second is in a transaction."""
+    try:
+        async with other.transaction():
+            return await _backend(other) == backend or await _backend(conn) != backend
+    except psycopg.errors.ProtocolViolation:  # a pooler by statements takes no transaction
+        return True
 
 
 async def _backend(conn: Connection) -> int:
