@@ -61,6 +61,7 @@ async def test_an_acceptance_sent_again_by_its_holder_gives_the_lease_that_the_l
                 "on_busy",
                 "deadline",
                 "budget",
+                "priority",
             )
         },
         **{"thread": "t", "owner": "o", "run": new.run_id, "collection": None, "input": b"", "settings": b""},

@@ -592,7 +592,7 @@ async def test_langgraphs_modes_come_in_langgraphs_shapes(running: Any, mode: An
 
 async def test_a_mode_that_would_change_what_is_stored_is_refused(running: Any) -> None:
     async with running(counting(1)) as runtime:
-        for mode in ("messages", ["values", "messages"], "debug", "nothing", []):
+        for mode in ("messages", ["values", "messages"], "nothing", []):
             with pytest.raises(errors.InvalidRequest):
                 async for _ in runtime.astream_parts({}, thread_id="t", stream_mode=mode):
                     pass
