@@ -40,7 +40,7 @@ async def raised(work: Callable[[], Awaitable[object]]) -> Failure:
 async def asked(server: OpenAIServer, reply: Reply) -> Failure:
     server.script(reply)
     key = SecretStr("none")
-    model = ChatOpenAI(model="m", base_url=server.base_url, api_key=key, max_retries=0, timeout=0.3)
+    model = ChatOpenAI(model="m", base_url=server.base_url, api_key=key, max_retries=0, timeout=1.5)
     return await raised(lambda: ask(model, [], [HumanMessage("When is low water?")], {}, lambda _: None))
 
 
@@ -101,7 +101,7 @@ async def test_an_apis_failure_is_of_its_class(
     reports_server: ReportsServer, expected: FailureClass, step: Step
 ) -> None:
     async def post() -> None:
-        async with httpx.AsyncClient(timeout=0.3) as client:
+        async with httpx.AsyncClient(timeout=1.5) as client:
             answer = await client.post(f"{reports_server.url}/reports", json={"title": "t"})
             answer.raise_for_status()
             answer.json()

@@ -82,7 +82,7 @@ max_client_conn = 200
         if account is not None:
             for path in (folder, *folder.iterdir()):
                 os.chown(path, account.pw_uid, account.pw_gid)
-            for path in (tmp_path, *list(tmp_path.parents)[:2]):
+            for path in (tmp_path, *list(tmp_path.parents)[:-2]):  # all below /tmp
                 path.chmod(0o755)
         command = [PROGRAM, "-q", str(folder / "pgbouncer.ini")]
         started.append(subprocess.Popen(command, user=None if account is None else account.pw_uid))
