@@ -53,7 +53,7 @@ async def asked(server: OpenAIServer, reply: Reply) -> Failure:
         (FailureClass.UNAVAILABLE, {"status": 503}),
         (FailureClass.UNAUTHORISED, {"status": 401}),
         (FailureClass.TIMEOUT, {"fail": "hang"}),
-        (FailureClass.TIMEOUT, {"delay_answer": 1.0}),
+        (FailureClass.TIMEOUT, {"delay_answer": 4.0}),
         (FailureClass.UNAVAILABLE, {"fail": "reset"}),
         (FailureClass.UNAVAILABLE, {"fail": "cut"}),
         (FailureClass.UNAVAILABLE, {"fail": "truncated"}),
