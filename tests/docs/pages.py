@@ -6,12 +6,15 @@ language, a drawing; a block of any other kind is an error.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +23,7 @@ from typing import Final, Self
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 USER: Final = "kim"
+_SECONDS_A_COMMAND: Final = 100.0  # on a busy machine
 
 _BLOCK: Final = re.compile(r"^```(\w*)(?: title=\"([^\"]+)\")?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _LINK: Final = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
@@ -75,6 +79,7 @@ class Shell:
     """One bash for a whole page, in a folder of its own, with the page's standfast on its path."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
         programs = str(Path(sys.executable).parent)
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("STANDFAST_", "OPENAI_"))}
         self._process = subprocess.Popen(
@@ -106,21 +111,29 @@ class Shell:
         )
         self._process.stdin.flush()
         printed = ""
-        for line in self._process.stdout:
-            if line.startswith(mark):
-                return int(line.split()[1]), printed.removesuffix("\n")
-            if not _REAPED.match(line):
-                printed += line
-        raise AssertionError(f"the shell ended at {command!r}: {printed}")
+        patience = threading.Timer(_SECONDS_A_COMMAND, self._kill)
+        patience.start()
+        try:
+            for line in self._process.stdout:
+                if line.startswith(mark):
+                    return int(line.split()[1]), printed.removesuffix("\n")
+                if not _REAPED.match(line):
+                    printed += line
+        finally:
+            patience.cancel()
+        logs = "".join(f"\n{one.name}:\n{one.read_text()}" for one in sorted(self._folder.glob("*.log")))
+        raise AssertionError(f"{command!r} did not end: {printed}{logs}")
+
+    def _kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """End the shell and what it still runs in the background: all of its session."""
-        with self._process as process:
-            os.killpg(process.pid, 9)
-            process.wait()
+        with self._process, contextlib.suppress(ProcessLookupError):
+            self._kill()
 
 
 # What differs from run to run, as it stands on a page, and what may stand there instead.
