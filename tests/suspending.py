@@ -20,13 +20,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def suspending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver whose first step has begun is told to stop after it."""
+    """A driver is told to stop when the first of its tasks has ended, in a nested graph too."""
     if not request.config.getoption(OPTION):
         return
     timed = Driver._timed
 
     def told(self: Driver, kind: str, path: tuple[str, ...], data: Any) -> Any:
-        if kind == "step_begin":
+        if kind == "step_end":
             self._control.request_drain()
         return timed(self, kind, path, data)
 
