@@ -2,7 +2,7 @@
 
 ARGS ?=
 
-.PHONY: install check test bench crash chaos scale
+.PHONY: install check test bench crash chaos scale soak
 
 install:
 	python -m pip install -e ".[dev]"
@@ -30,3 +30,7 @@ crash:
 # Plans of every statement on tables with a million threads, and claims beside 100,000 that wait: a quarter of an hour.
 scale:
 	STANDFAST_PLAN_THREADS=1000000 STANDFAST_WAITING_THREADS=100000 pytest -n 0 --timeout 3600 tests/scale $(ARGS)
+
+# make soak MINUTES=60
+soak:
+	python -m tests.crash.chaos.soak --minutes $(or $(MINUTES),10) $(ARGS)

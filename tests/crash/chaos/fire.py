@@ -116,7 +116,7 @@ async def _fire(plan: Plan, folder: Path) -> Ashes:
         _prepare(url, fenced=plan.fenced)
         receiver = stack.enter_context(ServerProcess("reports", folder / "receiver.jsonl"))
         network = await stack.enter_async_context(Proxy(url))
-        runtimes = await _runtimes(stack, network.url, receiver)
+        runtimes = await open_runtimes(stack, network.url, receiver)
         env = {} if plan.fenced else {SWITCH: "1"}
         crew = await stack.enter_async_context(
             Crew(url, plan.workers, folder, lease=LEASE, clocks=plan.clocks, env=env)
@@ -144,7 +144,8 @@ def _cases(plan: Plan, rng: random.Random) -> list[Case]:
     ]
 
 
-async def _runtimes(stack: AsyncExitStack, url: str, receiver: ServerProcess) -> dict[str, AsyncRuntime]:
+async def open_runtimes(stack: AsyncExitStack, url: str, receiver: ServerProcess) -> dict[str, AsyncRuntime]:
+    """A runtime for each graph, on the connections of one."""
     settings = Settings(reports_url=f"{receiver.url}/reports", retry_seconds=10)
     runtimes = {
         name: AsyncRuntime(getattr(graphs, name)(), database_url=url, name=name, settings=settings)
