@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from pathlib import Path
 
 from tests.crash.chaos.faults import KINDS
 from tests.crash.chaos.fire import Plan, Report, fire, summed
+from tests.crash.chaos.table import write
 
 
 def main() -> int:
@@ -18,6 +20,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, choices=(2, 3), default=3)
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--unfenced", action="store_true", help="without the fence: this must go wrong")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this document, with its date")
     options = parser.parse_args()
     reports: list[Report] = []
     for seed in options.seed:
@@ -29,6 +32,8 @@ def main() -> int:
             print(f"the logs are in {ashes.folder}")
         print(ashes.report.line(), flush=True)
         reports.append(ashes.report)
+    if options.write is not None:
+        write(options.write, reports)
     if len(reports) > 1:
         print(json.dumps(summed(reports)))
     return 0 if all(one.well for one in reports) else 1
