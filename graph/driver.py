@@ -186,16 +186,17 @@ class Driver:
                     continue
                 except LimitReached as limit:
                     return await self._end_at(limit)
-                except GraphDrained:
+                except (GraphDrained, Later):
+                    if not self._control.drain_requested:
+                        self._due.halted()
+                        continue
+                    # With a drain a halt says nothing about its siblings: they may stand between two steps.
                     if self._limit is not None:
                         return await self._end_at(self._limit)
                     await self._let_go()
                     return Result(self._lease.thread_id, self._run.id, Status.QUEUED, drained=True)
                 except NeedsPerson as halt:
                     return await self._end(Status.NEEDS_ATTENTION, reason=str(halt))
-                except Later:
-                    self._due.halted()
-                    continue
                 except errors.LeaseLost as error:
                     raise self._lease.lose("its writes were refused") from error
                 except (errors.StorageUnavailable, errors.HeadMoved, errors.UsageError):

@@ -289,6 +289,19 @@ async def test_siblings_finish_and_a_person_can_decide_while_a_retry_waits(
     assert ["worked", "noted beside", "noted asked"] == texts(result)
 
 
+async def test_a_drive_that_is_told_to_stop_does_not_park_a_sibling_of_a_retry(
+    opened: Open, reports_server: ReportsServer, suspended: None
+) -> None:
+    """It may stand between two steps. LangGraph raises the halt or the drain, as it happens: so this is done often."""
+    for number in range(8):
+        flaky = Flaky(RetryPolicy(2, 3600.0, jitter=0.0), failures=1)
+        turn = [call("work"), call("note", text="asked")]
+        async with opened(flaky.operation) as runtime:
+            waiting = await runtime.ainvoke(script(turn), thread_id=f"t{number}")
+            still = await runtime.aresume(f"t{number}", approve=waiting.approvals[0].id)
+        assert ("waiting", number + 1, [1]) == (still.status, len(reports_server.effects()), flaky.attempts)
+
+
 # -- by kind
 
 

@@ -569,6 +569,7 @@ def plain(part: Any) -> Any:
     return getattr(part, "value", part)
 
 
+@pytest.mark.one_drive("each begins by telling the values that it finds")
 @pytest.mark.parametrize("subgraphs", [False, True])
 @pytest.mark.parametrize(
     "mode", ["values", "updates", "messages", "custom", ["updates"], ["values", "updates", "messages", "custom"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import sys
 from pathlib import Path
 
@@ -22,6 +23,7 @@ def main() -> int:
     parser.add_argument("--unfenced", action="store_true", help="without the fence: this must go wrong")
     parser.add_argument("--write", type=Path, metavar="FILE", help="put the table into this document, with its date")
     options = parser.parse_args()
+    logging.getLogger("psycopg.pool").setLevel(logging.ERROR)  # connections break here, all the time
     reports: list[Report] = []
     for seed in options.seed:
         ashes = fire(
