@@ -1,50 +1,35 @@
-"""The doorbell: procrastinate carries "thread X may have something due" to worker processes, and nothing more.
+"""The doorbell: tells a worker that one of its graphs has something due, and nothing more.
 
-Invariant: losing a job loses no work. Whoever is rung looks at the thread's own rows; bells that were lost are
-rung again by the sweep (standfast.checkpoint.fleet).
+Invariant: a bell that is lost loses no work. Whoever is rung looks at the threads themselves
+(standfast.checkpoint.lease.claim_next), and looks by himself every now and then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import Final
 
-from procrastinate import App, PsycopgConnector
-from procrastinate.exceptions import ConnectorException
+import psycopg
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.database import connect
 
-TASK: Final = "drive"
-_POLL_SECONDS: Final = 0.2  # a backstop for notifications that are lost
-
-OnRing = Callable[[str], Awaitable[None]]
+_AWAKE_SECONDS: Final = 60.0  # between two looks at a connection on which nothing is heard
 
 
-class Doorbell:
-    """Listens for the bells of some graphs and answers each by `on_ring(thread_id)`, `concurrency` at a time."""
+async def listen(conninfo: str, graphs: Collection[str], ring: Callable[[], None]) -> None:
+    """Call `ring` when one of these graphs (`graph@version`) has something due, and when this begins to listen.
 
-    def __init__(self, conninfo: str, queues: Sequence[str], on_ring: OnRing, *, concurrency: int) -> None:
-        self._queues = list(queues)
-        self._concurrency = concurrency
-        self._app = App(connector=PsycopgConnector(conninfo=conninfo, min_size=1, max_size=4))
-
-        async def drive(thread_id: str) -> None:
-            await on_ring(thread_id)
-
-        self._app.task(name=TASK)(drive)
-
-    async def listen(self) -> None:
-        """Answer until cancelled; a database that is away raises `StorageUnavailable`."""
-        try:
-            async with self._app.open_async():
-                await self._app.run_worker_async(
-                    queues=self._queues,
-                    concurrency=self._concurrency,
-                    fetch_job_polling_interval=_POLL_SECONDS,
-                    abort_job_polling_interval=3600.0,
-                    install_signal_handlers=False,
-                    delete_jobs="always",
-                    shutdown_graceful_timeout=0.0,
-                )
-        except (TimeoutError, ConnectorException) as error:
-            raise errors.StorageUnavailable(f"the doorbell has lost its database: {error}") from error
+    Until cancelled; a database that goes away raises `StorageUnavailable`.
+    """
+    try:
+        async with await connect(conninfo) as conn:
+            await conn.execute("listen standfast_due")
+            ring()  # what came before was told to nobody
+            while True:
+                async for note in conn.notifies(timeout=_AWAKE_SECONDS):
+                    if note.payload in graphs:
+                        ring()
+                await conn.execute("select 1")
+    except (psycopg.Error, errors.DatabaseUnavailable) as error:
+        raise errors.StorageUnavailable(f"the doorbell has lost its database: {error}") from error

@@ -1,4 +1,4 @@
-"""The fleet's rows: workers, and the sweep that finds what no bell has told of.
+"""The fleet's rows: workers, and how they find their work.
 
 Invariant: recovery looks at leases and due marks only. A worker's row tells people who is there; nothing is decided
 by it, and a restarted worker of the same name is a new row.
@@ -16,12 +16,13 @@ import psycopg
 
 from standfast.checkpoint import errors, telemetry
 from standfast.checkpoint.database import Database, connect, describe
-from standfast.checkpoint.lease import Lease, claim_due, release
+from standfast.checkpoint.lease import Claimed, Lease, claim_due, claim_next, release
 from standfast.checkpoint.statements import statements
 
 _SQL = statements("fleet")
 _DEAD_SECONDS: Final = 60.0
 _FORGET_SECONDS: Final = 86_400.0
+_PATIENCE_SECONDS: Final = 1.0  # with a row that somebody keeps locked, before his transaction is ended
 
 
 @dataclass(frozen=True)
@@ -58,11 +59,24 @@ class Incarnation:
     id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
+@dataclass(frozen=True)
+class Overdue:
+    """A thread that is found by looking alone, and whose code it needs."""
+
+    id: str
+    graph: str
+    version: str
+
+
 class Fleet:
     """The rows of workers, and what workers need to find their work."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
+
+    async def claim_next(self, graphs: Sequence[str], *, most: int, seconds: float, worker: str) -> list[Claimed]:
+        """See `standfast.checkpoint.lease.claim_next`."""
+        return await claim_next(self._database, graphs, most=most, seconds=seconds, worker=worker)
 
     async def claim_due(self, thread_id: str, *, seconds: float, worker: str) -> Lease | None:
         """See `standfast.checkpoint.lease.claim_due`."""
@@ -72,9 +86,10 @@ class Fleet:
         """See `standfast.checkpoint.lease.release`."""
         await release(self._database, lease)
 
-    async def sweep(self, graphs: Sequence[str], *, most: int = 200) -> list[str]:
-        """Ring for overdue threads and for those whose driver has died; returns their ids."""
-        return [row["id"] for row in await self._database.fetch(_SQL["sweep"], {"graphs": list(graphs), "most": most})]
+    async def overdue(self, graphs: Sequence[str], *, most: int, patience: float = _PATIENCE_SECONDS) -> list[Overdue]:
+        """Threads whose driver has died, and those due for `patience` seconds that no `claim_next` could take."""
+        params = {"graphs": list(graphs), "patience": patience, "most": most}
+        return [Overdue(**row) for row in await self._database.fetch(_SQL["overdue"], params)]
 
     async def register(self, worker: Incarnation) -> None:
         """Make this process known, or known to be alive still."""
@@ -87,9 +102,8 @@ class Fleet:
         await self._database.fetch_none(_SQL["register"], params)
 
     async def forget_dead(self) -> None:
-        """Clear what dead processes have left behind: their rows, and the bells that they were answering."""
+        """Clear the rows that dead processes have left behind."""
         await self._database.fetch_none(_SQL["forget_dead"], {"seconds": _FORGET_SECONDS})
-        await self._database.fetch_none(_SQL["clear_bells"], {"seconds": _DEAD_SECONDS})
 
     async def measure(self) -> None:
         """Tell the program's metrics, if it has set up any, what waits in the database."""

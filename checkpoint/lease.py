@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import psycopg
@@ -101,6 +101,57 @@ async def claim(database: Database, thread_id: str, *, seconds: float) -> Lease:
 async def claim_due(database: Database, thread_id: str, *, seconds: float, worker: str) -> Lease | None:
     """Take the lease of a thread that has something due, or None: nothing is due, or somebody drives it."""
     return await _take(database, _SQL["claim_due"], thread_id, seconds, worker)
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """A thread that a worker has taken to drive it: whose code it needs, and the lease."""
+
+    graph: str
+    version: str
+    run_id: str | None
+    lease: Lease
+
+
+async def claim_next(
+    database: Database, graphs: Sequence[str], *, most: int, seconds: float, worker: str
+) -> list[Claimed]:
+    """Take up to `most` threads of these graphs (`graph@version`) that are due, in one transaction, the first first.
+
+    Whatever somebody else is just taking or changing is left to the next look.
+    """
+    holders = [new_holder() for _ in range(most)]
+    params = {"graphs": list(graphs), "holders": holders, "worker": worker, "seconds": seconds, "again": False}
+
+    async def work() -> tuple[float, list[DictRow]]:
+        sent = time.monotonic()
+        again, params["again"] = dict(params), True
+        async with database.pool.connection() as conn:
+            return sent, await (await conn.execute(_SQL["claim_next"], again, binary=True)).fetchall()
+
+    sent, rows = await database.again(work)
+    claims = [
+        Claimed(
+            row["graph"],
+            row["version"],
+            row["run_id"],
+            Lease(
+                row["id"],
+                row["epoch"],
+                row["holder"],
+                seconds,
+                row["head"],
+                row["crashes"],
+                row["cancel_requested"],
+                sent,
+            ),
+        )
+        for row in rows
+    ]
+    for one in claims:
+        seed_clock(one.lease.head)
+        reach("lease.claimed")
+    return claims
 
 
 async def _take(database: Database, statement: bytes, thread_id: str, seconds: float, worker: str) -> Lease | None:

@@ -1,4 +1,4 @@
-"""Brings a database's schema up to date: LangGraph's tables, its store's, procrastinate's, and our own.
+"""Brings a database's schema up to date: LangGraph's tables, its store's, and our own.
 
 Invariant: each of our migrations and its record are one transaction, so a kill in the middle leaves either
 all of one or nothing of it; any number of processes may start at once.
@@ -18,7 +18,6 @@ import psycopg
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.store.postgres.aio import AsyncPostgresStore
 from packaging.version import Version
-from procrastinate.schema import SchemaManager
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
@@ -38,7 +37,7 @@ _REDUNDANT_INDEXES: Final = (
     "drop index if exists checkpoints_thread_id_idx, checkpoint_blobs_thread_id_idx, checkpoint_writes_thread_id_idx"
 )
 
-_OTHERS: Final = ("langgraph-checkpoint-postgres", "procrastinate")
+_OTHERS: Final = ("langgraph-checkpoint-postgres",)
 OF_OTHERS: Final = len(_OTHERS)  # steps of a migration that are not ours
 
 
@@ -160,13 +159,10 @@ async def _third_parties(conn: Connection, report: Callable[[str], None]) -> lis
     applied = []
     for component, version in _behind(known).items():
         report(f"{component} {version}")
-        if component == "procrastinate":
-            await _procrastinate(conn)
-        else:
-            await AsyncPostgresSaver(conn).setup()
-            await AsyncPostgresStore(conn).setup()
-            await conn.execute(_REDUNDANT_INDEXES)
-            await _mend_indexes(conn)
+        await AsyncPostgresSaver(conn).setup()
+        await AsyncPostgresStore(conn).setup()
+        await conn.execute(_REDUNDANT_INDEXES)
+        await _mend_indexes(conn)
         reach("migrate.between")
         await conn.execute(
             """insert into standfast.migrations (component, number, name, version, sha256) values (%s, 0, %s, %s, '')
@@ -175,15 +171,6 @@ async def _third_parties(conn: Connection, report: Callable[[str], None]) -> lis
         )
         applied.append(f"{component} {version}")
     return applied
-
-
-async def _procrastinate(conn: Connection) -> None:
-    cursor = await conn.execute("select to_regclass('standfast.procrastinate_jobs') is not null as known")
-    row = await cursor.fetchone()
-    if row is not None and row["known"]:
-        return
-    async with conn.transaction():
-        await conn.execute(SchemaManager.get_schema())
 
 
 async def _mend_indexes(conn: Connection) -> None:

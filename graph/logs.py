@@ -51,5 +51,4 @@ def configure(form: Literal["text", "json"], *, level: int = logging.INFO) -> No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
-    logging.getLogger("procrastinate").setLevel(logging.WARNING)
     logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -1,4 +1,4 @@
-"""A worker: one process of the fleet. It answers the doorbell, sweeps for what no bell has told of, and drives.
+"""A worker: one process of the fleet. It is rung, takes what is due, sweeps for what cannot be taken so, and drives.
 
 Invariants: any number of workers on any machines may serve the same graphs; who drives is decided by leases alone.
 A worker that is told to stop takes nothing new, lets the steps under way finish, gives its leases up, and is gone
@@ -11,17 +11,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from langgraph.runtime import RunControl
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.doorbell import Doorbell
-from standfast.checkpoint.fleet import Fleet, Incarnation
-from standfast.checkpoint.lease import Lease, worker_name
+from standfast.checkpoint.doorbell import listen
+from standfast.checkpoint.fleet import Fleet, Incarnation, Overdue
+from standfast.checkpoint.lease import Claimed, Lease, worker_name
 from standfast.checkpoint.store import Store
 from standfast.graph.deployed import Deployed
 from standfast.graph.logs import about
@@ -32,6 +32,8 @@ from standfast.tools.dispatcher import Dispatcher
 
 SWEEP_SECONDS: Final = 0.5
 ANCHOR_SECONDS: Final = 60.0  # between two anchors of the audit
+_BATCH: Final = 10  # threads taken in one transaction: a worker with many slots leaves some to the others
+_PACE_SECONDS: Final = 0.005  # between two looks: those who ring at the same time are answered together
 _TIDY_EVERY: Final = 600  # sweeps between two looks for artifacts that nobody refers to
 _SEEN_EVERY: Final = 10  # sweeps between two signs of life
 _HEALTHY_SECONDS: Final = 5.0  # after a sweep that reached the database
@@ -107,7 +109,9 @@ class Worker:
         self._dispatcher = Dispatcher(runtimes[0].store.outbox, list(channels.values())) if channels else None
         self._me = Incarnation(self._options.name or worker_name(), graphs, self._options.concurrency)
         self._drives: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(self._options.concurrency)
+        self._overdue: set[str] = set()
+        self._rung = asyncio.Event()
+        self._full = False
         self._control = RunControl()
         self._stopping = stop or asyncio.Event()
         self._healthy_until = 0.0
@@ -118,7 +122,8 @@ class Worker:
         False if a step was cut off, which may still be at work in a thread, or something would not end at all.
         """
         _LOG.info("worker %s serves %s", self._me.name, ", ".join(self._me.graphs))
-        chores = [asyncio.create_task(self._answer_bells()), asyncio.create_task(self._sweep())]
+        taking = asyncio.create_task(self._take())
+        chores = [asyncio.create_task(self._listen()), asyncio.create_task(self._sweep())]
         if self._dispatcher is not None:
             chores.append(asyncio.create_task(self._dispatcher.run()))
         try:
@@ -127,23 +132,65 @@ class Worker:
         finally:
             self._stopping.set()
             self._control.request_drain()
-            ended = await self._leave(chores)
+            self._rung.set()
+            ended = await self._leave(chores, taking)
         return ended
 
     # -- finding work
 
-    async def _answer_bells(self) -> None:
+    async def _listen(self) -> None:
         while True:
-            doorbell = Doorbell(
-                self._database.conninfo, self._me.graphs, self._on_ring, concurrency=self._options.concurrency
-            )
             try:
-                await doorbell.listen()
+                await listen(self._database.conninfo, self._me.graphs, self._rung.set)
             except errors.StorageUnavailable as error:
                 _LOG.warning("%s; trying again", error)
             except Exception:  # noqa: BLE001 - without its doorbell the worker would be deaf
                 _LOG.exception("the doorbell has failed; trying again")
             await asyncio.sleep(SWEEP_SECONDS)
+
+    async def _take(self) -> None:
+        """Take what is due whenever somebody rings, as long as there are slots. It ends when the worker is stopped."""
+        while not self._stopping.is_set():
+            await self._rung.wait()
+            self._rung.clear()
+            try:
+                while not self._stopping.is_set() and await self._take_some():
+                    pass
+                await asyncio.sleep(_PACE_SECONDS)
+            except errors.StandfastError as error:
+                _LOG.warning("cannot take what is due: %s", error)
+            except Exception:  # noqa: BLE001 - the worker outlives it, and looks again after a while
+                _LOG.exception("taking what is due failed")
+
+    async def _take_some(self) -> bool:
+        """Whether there may be more, and a slot for it."""
+        most = min(_BATCH, self._free)
+        self._full = most == 0
+        if self._full:
+            return False
+        claims = await self._fleet.claim_next(
+            self._me.graphs,
+            most=most,
+            seconds=min(one.lease_seconds for one in self._runtimes),
+            worker=self._me.name,
+        )
+        for claimed in claims:
+            self._begin(self._drive(claimed))
+        return len(claims) == most
+
+    @property
+    def _free(self) -> int:
+        return max(0, self._options.concurrency - len(self._drives))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        drive = asyncio.create_task(self._guarded(work))
+        self._drives.add(drive)
+        drive.add_done_callback(self._ended)
+
+    def _ended(self, drive: asyncio.Task[None]) -> None:
+        self._drives.discard(drive)
+        if self._full:
+            self._rung.set()
 
     async def _sweep(self) -> None:
         count = 0
@@ -159,13 +206,16 @@ class Worker:
                 if count % _TIDY_EVERY == _TIDY_EVERY - 1:
                     await self._watched(self._artifacts.sweep())
                 await self._watched(fire_due(self._store))
-                await self._watched(self._fleet.sweep(self._me.graphs))
+                for overdue in await self._watched(self._fleet.overdue(self._me.graphs, most=self._free)):
+                    if overdue.id not in self._overdue:
+                        self._begin(self._take_over(overdue))
                 count += 1
                 self._sign_of_health()
             except errors.StandfastError as error:
                 _LOG.warning("cannot sweep: %s", error)
             except Exception:  # noqa: BLE001 - the sweep goes on, it is what recovers everything else
                 _LOG.exception("the sweep failed")
+            self._rung.set()  # for bells that were lost
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def _anchor(self) -> None:
@@ -190,23 +240,11 @@ class Worker:
             task.cancel()
         return task.result()
 
-    async def _on_ring(self, thread_id: str) -> None:
-        """Drive in a task of our own: a doorbell that goes down must not take drives along."""
-        if self._stopping.is_set():
-            return
-        drive = asyncio.create_task(self._drive(thread_id))
-        self._drives.add(drive)
-        drive.add_done_callback(self._drives.discard)
-        await asyncio.wait([drive])
-
     # -- driving
 
-    async def _drive(self, thread_id: str) -> None:
-        about.set({"thread_id": thread_id})
+    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
-            async with self._slots:
-                if not self._stopping.is_set():
-                    await self._drive_if_due(thread_id)
+            await work
         except (errors.LeaseLost, errors.UnknownThread) as error:
             _LOG.warning("%s", error)
         except errors.StandfastError as error:
@@ -214,15 +252,29 @@ class Worker:
         except Exception:  # noqa: BLE001 - the worker outlives whatever a drive raises
             _LOG.exception("a drive failed")
 
-    async def _drive_if_due(self, thread_id: str) -> None:
-        thread = await self._threads.get(thread_id)
-        able = [one for one in self._runtimes if one.deployed.drives(thread)]
-        runtime = next((one for one in able if one.deployed.version == thread.version), able[0] if able else None)
-        if runtime is None:
-            return
-        about.set({"thread_id": thread_id, "run_id": thread.run_id or ""})
-        lease = await self._fleet.claim_due(thread_id, seconds=runtime.lease_seconds, worker=self._me.name)
-        if lease is None:
+    async def _take_over(self, overdue: Overdue) -> None:
+        about.set({"thread_id": overdue.id})
+        self._overdue.add(overdue.id)
+        try:
+            lease = await self._fleet.claim_due(
+                overdue.id, seconds=self._runtime(overdue).lease_seconds, worker=self._me.name
+            )
+        finally:
+            self._overdue.discard(overdue.id)
+        if lease is not None:
+            await self._drive(Claimed(overdue.graph, overdue.version, None, lease))
+
+    def _runtime(self, thread: Overdue | Claimed) -> Served:
+        """The code that serves the thread's graph and version, or has taken it over."""
+        able = [one for one in self._runtimes if one.deployed.name == thread.graph]
+        exact = (one for one in able if one.deployed.version == thread.version)
+        return next(exact, None) or next(one for one in able if thread.version in one.deployed.takes_over)
+
+    async def _drive(self, claimed: Claimed) -> None:
+        lease, runtime, thread_id = claimed.lease, self._runtime(claimed), claimed.lease.thread_id
+        about.set({"thread_id": thread_id, "run_id": claimed.run_id or ""})
+        if self._stopping.is_set():
+            await self._fleet.release(lease)
             return
         try:
             result = await runtime.adrive(lease, control=self._control, keep_on_error=True)
@@ -245,10 +297,12 @@ class Worker:
 
     # -- leaving
 
-    async def _leave(self, chores: Sequence[asyncio.Task[None]]) -> bool:
+    async def _leave(self, chores: Sequence[asyncio.Task[None]], taking: asyncio.Task[None]) -> bool:
         """Let the steps under way finish; what has not within the grace period is cancelled, and goes on elsewhere."""
         for task in chores:
             task.cancel()
+        await asyncio.wait([taking], timeout=_LEAVING_SECONDS)  # what it was just taking is given back
+        taking.cancel()
         if self._drives:
             _LOG.info("finishing %d drives", len(self._drives))
             await asyncio.wait(self._drives, timeout=self._options.grace)
@@ -258,7 +312,7 @@ class Worker:
         if late:
             _LOG.warning("%d steps took longer than the grace of %g s", len(late), self._options.grace)
         goodbye = asyncio.create_task(self._fleet.leave(self._me))
-        _, left = await asyncio.wait([*chores, *late, goodbye], timeout=_LEAVING_SECONDS)
+        _, left = await asyncio.wait([taking, *chores, *late, goodbye], timeout=_LEAVING_SECONDS)
         if left:
             _LOG.warning("leaving with %d things unfinished; what they hold runs out by itself", len(left))
         elif goodbye.exception() is not None:

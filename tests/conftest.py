@@ -130,3 +130,11 @@ def query(database_url: str) -> Callable[..., list[tuple[object, ...]]]:
             return cursor.fetchall() if cursor.description else []
 
     return run
+
+
+@pytest.fixture
+def bells(database_url: str) -> Iterator[Callable[[], list[str]]]:
+    """The bells, `graph@version`, that have been rung since they were asked for last."""
+    with psycopg.connect(database_url, autocommit=True) as conn:
+        conn.execute("listen standfast_due")
+        yield lambda: [note.payload for note in conn.notifies(timeout=0.2)]

@@ -1,8 +1,7 @@
 -- Standfast, the fleet: a doorbell for workers, queued runs, timers and events, and the events of a run.
 --
--- The truth stays in threads.due_at and waits. A procrastinate job is a doorbell and nothing more: it says that a
--- thread may have something due; with all jobs lost the sweep rings again. Every function that makes a thread due
--- first updates its row and then rings: a worker that answers the bell too early waits for that row.
+-- The truth stays in threads.due_at and waits. A bell is a notification: it says that a graph and version has
+-- something due, and is heard after the commit that made it so. With all bells lost the workers look by themselves.
 --
 -- Who changes the waits of a thread locks in this order: names of events, approvals, the thread's row, its waits.
 --
@@ -70,20 +69,10 @@ create table workers (
     seen_at     timestamptz not null default standfast.now()
 );
 
--- Ring for a thread. One bell at a time is enough for a queue; a bell that hangs there already is as good as a new
--- one. One that hangs where another version is served is not.
-create function ring_1(thread text) returns void language plpgsql as $$
-declare
-    queue text;
-    urgency integer;
-begin
-    select graph || '@' || version, priority into queue, urgency from threads where id = thread;
-    perform procrastinate_defer_jobs_v1(array[
-        row(queue, 'drive', urgency, null, queue || ' ' || thread, jsonb_build_object('thread_id', thread), null)
-    ]::procrastinate_job_to_defer_v1[]);
-exception when unique_violation then
-    null;
-end $$;
+-- Ring for whoever serves the thread's graph and version.
+create function ring_1(thread text) returns void language sql as $$
+    select pg_notify('standfast_due', graph || '@' || version) from threads where id = thread;
+$$;
 
 -- Tell those who follow a thread or wait for its end. Nobody does for most threads: their commits stay free of the
 -- queue's lock.

@@ -289,24 +289,96 @@ language sql stable as $$
      order by f.key limit 1;
 $$;
 
--- Threads that nobody drives and that have something due, or whose driver has died, of these graphs (graph@version),
--- without those that no worker may drive now. The time is taken once, by a subquery: only so do the partial indexes
--- bound what is read.
-create function overdue_1(graphs text[], most integer) returns table (id text) language sql stable as $$
-    with at_limit as (
-        select array(select f.key from flow_limits f
-                      where f.concurrency is not null and driven_1(f.key) >= f.concurrency
-                        and (f.key like 'tenant:%' or f.key like 'graph:%')) as keys)
-    (select t.id from threads t, at_limit
-      where t.due_at <= (select standfast.now()) and t.lease_holder is null
-        and t.graph || '@' || t.version = any(graphs)
-        and not 'tenant:' || t.tenant = any(at_limit.keys) and not 'graph:' || t.graph = any(at_limit.keys)
-      order by t.due_at limit most)
-    union all
-    (select t.id from threads t
+-- What is due and that nobody drives, as a worker asks for it: by its graph and version, then by priority.
+create index threads_ready on threads ((graph || '@' || version), priority desc, due_at)
+    where lease_holder is null and due_at is not null;
+
+-- The keys of tenants and graphs of which no worker may drive one more now.
+create function at_limit_1() returns text[] language sql stable as $$
+    select array(select f.key from flow_limits f
+                  where f.concurrency is not null and (f.key like 'tenant:%' or f.key like 'graph:%')
+                    and driven_1(f.key) >= f.concurrency);
+$$;
+
+-- Threads of these graphs (graph@version) that are due, the first by priority and then by age. Of each priority at
+-- most `most`. The priorities that there are, few, are found one by one: so that what is due later, which may be
+-- nearly all, is not read. The time is taken once, by a subquery: only so does the index bound what is read.
+create function ready_1(graphs text[], most integer, full_keys text[]) returns table (id text) language sql stable as $$
+    with recursive levels (served, priority) as (
+        select s.served, (select max(t.priority) from threads t
+                           where t.graph || '@' || t.version = s.served
+                             and t.lease_holder is null and t.due_at is not null)
+          from unnest(graphs) as s (served)
+        union all
+        select l.served, (select max(t.priority) from threads t
+                           where t.graph || '@' || t.version = l.served and t.priority < l.priority
+                             and t.lease_holder is null and t.due_at is not null)
+          from levels l where l.priority is not null)
+    select r.id from levels l cross join lateral (
+        select t.id, t.priority, t.due_at from threads t
+         where t.graph || '@' || t.version = l.served and t.priority = l.priority
+           and t.lease_holder is null and t.due_at <= (select standfast.now())
+           and not 'tenant:' || t.tenant = any(full_keys) and not 'graph:' || t.graph = any(full_keys)
+         order by t.due_at limit most) as r
+     order by r.priority desc, r.due_at;
+$$;
+
+-- A worker takes what is due, a thread for each of its holders. What somebody else is just taking or changing is left
+-- out. again: the answer of the commit before was lost; what it took is known by its holders.
+create function claim_next_1(graphs text[], holders text[], worker text, seconds double precision, again boolean)
+returns table (id text, graph text, version text, run_id uuid, holder text, epoch bigint, head text, crashes integer,
+               cancel_requested boolean)
+language plpgsql as $$
+declare
+    bounded boolean := exists (select from flow_limits f where f.concurrency is not null);
+    full_keys text[] := '{}';
+    taken integer := 0;
+    candidate text;
+begin
+    if again then
+        return query
+            select t.id, t.graph, t.version, t.run_id, t.lease_holder, c.epoch, c.head, c.crashes, c.cancel_requested
+              from threads t, claim_lease_1(t.id, t.lease_holder, worker, seconds) c
+             where t.lease_holder is not null and t.lease_holder = any(holders)
+               and t.lease_expires_at > (select standfast.now()) - make_interval(secs => seconds);
+        if found then
+            return;
+        end if;
+    end if;
+    if bounded then
+        -- All bounds, in one order: two workers would wait for each other's.
+        perform 1 from flow_limits f
+          where f.concurrency is not null and (f.key like 'tenant:%' or f.key like 'graph:%') order by f.key for update;
+        full_keys := at_limit_1();
+    end if;
+    for candidate in select r.id from ready_1(graphs, 4 * cardinality(holders), full_keys) r
+    loop
+        exit when taken = cardinality(holders);
+        perform 1 from threads t
+          where t.id = candidate and t.lease_holder is null and t.due_at <= standfast.now()
+            and t.graph || '@' || t.version = any(graphs) for update skip locked;
+        if found and (not bounded or may_be_driven_1(candidate)) then
+            taken := taken + 1;
+            return query
+                select t.id, t.graph, t.version, t.run_id, holders[taken], c.epoch, c.head, c.crashes,
+                       c.cancel_requested
+                  from claim_lease_1(candidate, holders[taken], worker, seconds) c, threads t where t.id = candidate;
+        end if;
+    end loop;
+end $$;
+
+-- What is found by looking alone: threads whose driver has died, and those that have been due for a while without
+-- anybody taking them, because a transaction that does not end keeps their rows locked.
+create function overdue_1(graphs text[], patience double precision, most integer)
+returns table (id text, graph text, version text) language sql stable as $$
+    (select t.id, t.graph, t.version from threads t
       where t.lease_holder is not null and t.lease_expires_at < (select standfast.now())
         and t.graph || '@' || t.version = any(graphs)
-      order by t.lease_expires_at limit most);
+      order by t.lease_expires_at limit most)
+    union all
+    (select t.id, t.graph, t.version
+       from ready_1(graphs, most, at_limit_1()) r join threads t on t.id = r.id
+      where t.due_at <= (select standfast.now()) - make_interval(secs => patience) limit most);
 $$;
 
 -- A schedule submits a run at each of its times. Whichever worker looks first fires it: the run, its client key
@@ -378,3 +450,10 @@ begin
      where tenant = in_tenant and name = in_name;
     return verdict;
 end $$;
+
+-- What every run calls a few times. One plan serves all parameters; to plan each of their statements anew, as the
+-- first five calls of a connection would, was half of what they cost.
+alter function accept_run_2 set plan_cache_mode = force_generic_plan;
+alter function claim_next_1 set plan_cache_mode = force_generic_plan;
+alter function end_run_1 set plan_cache_mode = force_generic_plan;
+alter function park_1 set plan_cache_mode = force_generic_plan;

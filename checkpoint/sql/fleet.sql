@@ -1,6 +1,5 @@
--- name: sweep
-with late as (select id from overdue_1(%(graphs)s, %(most)s))
-select id, ring_1(id) from late
+-- name: overdue
+select id, graph, version from overdue_1(%(graphs)s, %(patience)s, %(most)s)
 
 -- name: register
 insert into workers (id, name, graphs, concurrency) values (%(id)s, %(name)s, %(graphs)s, %(concurrency)s)
@@ -16,13 +15,6 @@ select id::text, name, graphs, concurrency, started_at, seen_at,
 
 -- name: forget_dead
 delete from workers where seen_at < standfast.now() - make_interval(secs => %(seconds)s)
-
--- name: clear_bells
--- Bells of workers that died while they answered one; the threads themselves are found by the sweep.
-delete from procrastinate_jobs j
- where j.status = 'doing' and not exists (
-    select 1 from procrastinate_workers w
-     where w.id = j.worker_id and w.last_heartbeat > pg_catalog.now() - make_interval(secs => %(seconds)s))
 
 -- name: backlog
 select (select count(*) from approvals where state = 'open') as approvals, count(*) as due,

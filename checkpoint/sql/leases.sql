@@ -4,6 +4,10 @@ select epoch, head, crashes, cancel_requested from claim_lease_1(%(thread)s, %(h
 -- name: claim_due
 select epoch, head, crashes, cancel_requested from claim_due_1(%(thread)s, %(holder)s, %(worker)s, %(seconds)s)
 
+-- name: claim_next
+select id, graph, version, run_id::text, holder, epoch, head, crashes, cancel_requested
+  from claim_next_1(%(graphs)s, %(holders)s, %(worker)s, %(seconds)s, %(again)s)
+
 -- name: leased
 select lease_worker, lease_expires_at from threads where id = %(thread)s
 

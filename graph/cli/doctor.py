@@ -34,7 +34,6 @@ _PACKAGES: Final = (
     "langchain-core",
     "langchain-openai",
     "psycopg",
-    "procrastinate",
 )
 
 

@@ -492,11 +492,12 @@ async def test_thousands_of_waiting_threads_are_rows_and_nothing_else(opened: An
     connections = "select count(*) from pg_stat_activity where datname = current_database()"
     assert [(1,)] == query(connections), "somebody keeps a connection for a thread that waits"
     async with opened(node) as runtime:
-        assert [] == await Fleet(runtime.store.database).sweep(["agent@1"]), "nothing is due, nothing is rung for"
+        assert [] == await Fleet(runtime.store.database).overdue(["agent@1"], most=200), "nothing is overdue"
         assert 401 == await runtime.aemit("wake", match=12, id="1")
         assert [False] == (await runtime.aresume("t12")).values["got"][1:]
     for statement in (
-        "select * from overdue_1(array['agent@1'], 200)",
+        "select * from overdue_1(array['agent@1'], 1, 200)",
+        "select * from claim_next_1(array['agent@1'], array['a', 'b'], 'w', 15, false)",
         "select * from claim_due_1('t7', 'h', 'w', 15)",
         "select * from emit_1('default', 'x', 'other', null, 'd', 'p', 'me', 10)",
     ):

@@ -268,7 +268,6 @@ async def test_a_thread_whose_rows_cannot_be_read_is_tried_once_and_hides_no_oth
         assert "succeeded" == (await runtime.aresult("whole", timeout=15)).status
         await until(lambda: _is(query, "select lease_holder, due_at from threads where id = 'damaged'", (None, None)))
         [epoch] = query("select epoch from threads where id = 'damaged'")
-        query("select 1 from overdue_1(array['notes@1'], 10)")
         await asyncio.sleep(1.2)  # two more sweeps find nothing
         assert [epoch] == query("select epoch from threads where id = 'damaged'")
 

@@ -142,6 +142,7 @@ VALUES: Final[dict[str, Any]] = {
     "place": "",
     "size": 1,
     "media_type": "text/plain",
+    "patience": 1.0,
     "title": "title",
     "text": "text",
     "query": "words",
@@ -221,6 +222,8 @@ OWN: Final[dict[str, list[Any]]] = {
     "fleet.register": [{"id": uuid.uuid4()}],
     "fleet.leave": [{"id": uuid.uuid4()}],
     "leases.claim": [{"thread": "t-5"}, {"thread": "t-1"}],
+    # Sent again, after an answer that was lost, it looks through the leases that stand.
+    "leases.claim_next": [{"holders": ["h1", "h2", "h3"], "again": False}],
     "leases.claim_due": [{"thread": "t-3"}, {"thread": "t-5"}],
     "leases.break": [{"thread": "t-1"}],
     "listing.threads": [
