@@ -19,6 +19,7 @@ test:
 
 bench:
 	python tests/benchmarks/bench.py $(ARGS)
+	python tests/benchmarks/fleet.py $(ARGS)
 
 # A fleet under attack, three seeds: `make chaos ARGS="--seed 7 --threads 400"`. The last line is the totals, as JSON.
 chaos:

@@ -151,7 +151,7 @@ async def throughput(url: str, rounds: int, threads: int) -> Iterator[Measuremen
             for count, seconds in ours.items():
                 async with Runtime(loop(), database_url=url, name="fleet") as runtime:
                     with workers(url, count):
-                        await _handed_over(runtime, count)  # they have started when these are done
+                        await _handed_over(runtime, threads)  # as warm as the other, whose pool outlives the rounds
                         seconds.append(await _seconds(lambda runtime=runtime: _handed_over(runtime, threads)))
     steps = threads * STEPS
     measurements = [Measurement("steps, plain LangGraph in one process", steps / median(plain), "1/s")]
