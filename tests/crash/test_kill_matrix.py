@@ -57,7 +57,6 @@ class Case:
 CASES = [
     # A new database, in the middle of its migration: nothing has been accepted.
     Case("migrate.between", 1, "asking"),
-    Case("migrate.between", 2, "asking"),
     Case("migrate.inside", 1, "asking"),
     # Between acceptance and the question.
     Case("run.accepted", 1, "asking"),
