@@ -298,6 +298,10 @@ class GraphChanged(StandfastError):
     """The loaded graph lacks what the thread waits for; the thread was left as it was."""
 
 
+class GraphNotServed(StandfastError):
+    """Nobody who could drive the thread is there: this process has another graph, and no living worker serves it."""
+
+
 class StorageError(StandfastError):
     """Something about stored values or their store."""
 

@@ -125,6 +125,13 @@ class Fleet:
         rows = await self._database.fetch(_SQL["unserved"], {"seconds": _DEAD_SECONDS})
         return [Unserved(**row) for row in rows]
 
+    async def serves(self, graph: str, version: str) -> bool:
+        """Whether a worker that has been heard of lately serves this graph and version."""
+        params = {"graph": f"{graph}@{version}", "seconds": _DEAD_SECONDS}
+        row = await self._database.fetch_one(_SQL["served"], params)
+        assert row is not None
+        return bool(row["served"])
+
     async def trouble(self) -> str | None:
         """Why statements of ours do not come back: the database is away, or somebody holds a lock. For people."""
         try:

@@ -21,6 +21,7 @@ from langgraph.types import Command
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.fleet import Fleet
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, leave, release
 from standfast.checkpoint.listener import Listener
 from standfast.checkpoint.memory import Memory
@@ -29,7 +30,7 @@ from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import NewRun, Run, Status
+from standfast.checkpoint.threads import NewRun, Run, Status, Thread
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run
 from standfast.graph.answers import Said
@@ -366,7 +367,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
             deciding.require_tenant(await self.store.threads.get(thread_id), who)
 
     async def acarry_on(self, thread_id: str, *, on_event: OnEvent | None = None, follow: bool = True) -> Result:
-        """Drive what is due on a thread, or follow whoever does. Raises `GraphChanged`."""
+        """Drive what is due on a thread, or follow whoever does. Raises `GraphChanged` and `GraphNotServed`."""
         known = await self.store.threads.get(thread_id)
         assert known.run_id is not None
         if known.status not in FINAL and known.status is not Status.WAITING:
@@ -374,6 +375,8 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
                 self.deployed.require(known)
             if known.status is Status.NEEDS_ATTENTION:
                 await self.store.threads.retry(thread_id)
+            if follow and known.graph != self.name and known.status is not Status.RUNNING:
+                await self._require_served(known)
             if self.deployed.drives(known):
                 with contextlib.suppress(errors.LeaseHeld):
                     lease = await claim(self.store.database, thread_id, seconds=self._lease_seconds)
@@ -381,6 +384,16 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
             if follow:
                 return await self._follow(thread_id, known.run_id, on_event)
         return await self._as_it_is(thread_id, known.run_id)
+
+    async def _require_served(self, thread: Thread) -> None:
+        if not await Fleet(self.store.database).serves(thread.graph, thread.version):
+            raise errors.GraphNotServed(
+                f"thread {thread.id!r} belongs to graph {thread.graph!r}; this is graph {self.name!r}, and no living "
+                f"worker serves that one. What was said to the thread stands. Carry it on with that graph and "
+                f"name={thread.graph!r} (on the command line: --graph), or start a worker that serves it",
+                thread_id=thread.id,
+                graph=thread.graph,
+            )
 
     async def acancel(self, thread_id: object) -> Result:
         """Cancel the thread's unfinished run, of whichever graph: its driver stops it, or it is ended here.

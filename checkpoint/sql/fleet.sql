@@ -34,6 +34,10 @@ select graph, version, count(*) as runs, min(since) as oldest,
                       and w.seen_at > standfast.now() - make_interval(secs => %(seconds)s))
  group by graph, version order by min(since)
 
+-- name: served
+select exists (select from workers
+                where %(graph)s = any(graphs) and seen_at > standfast.now() - make_interval(secs => %(seconds)s)) as served
+
 -- name: blockers
 -- Who keeps statements of ours waiting on a lock: the first of each queue, not those who wait as we do.
 select distinct b.pid, coalesce(nullif(b.application_name, ''), 'a program without a name') as program, b.state,

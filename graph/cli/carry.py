@@ -46,7 +46,7 @@ async def take_graph_of(session: Session, runtime: AsyncRuntime, thread_id: str)
         graph = thread.graph if ":" in thread.graph else "MODULE:ATTR"
         note(
             f"Thread {thread_id} belongs to graph {thread.graph!r}, which is not loaded here: a process that has it "
-            f"carries it on (Ctrl-C stops only the waiting). To drive it here, add --graph {graph}"
+            f"carries it on, if one is there (Ctrl-C stops only the waiting). To drive it here, add --graph {graph}"
         )
         return
     if thread.status == "running":

@@ -48,6 +48,7 @@ _REFUSED: Final = (
     errors.EventConflict,
     errors.LeaseHeld,
     errors.GraphChanged,
+    errors.GraphNotServed,
     errors.UsageError,
 )
 _BY_STATUS: Final = {"succeeded": SUCCEEDED, "waiting": WAITING}

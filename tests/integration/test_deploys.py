@@ -12,6 +12,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.fleet import Fleet
 from standfast.checkpoint.lease import claim
 from standfast.graph import Runtime
 from standfast.graph.worker import Worker
@@ -100,6 +101,22 @@ async def test_another_version_of_another_shape_is_refused_and_both_are_named(
         await deployed.acarry_on("t", follow=follow)
     assert kept == query("select * from threads")
     assert "1" == (await first.aresume("t")).values["by"]
+
+
+async def test_a_thread_of_another_graph_is_waited_for_only_if_a_worker_serves_that_one(first: Runtime) -> None:
+    await waiting(first)
+    misnamed = Runtime(made("1"), version="1", name="agnet")
+    misnamed.join(first)
+    with pytest.raises(errors.GraphNotServed, match="name='agent'"):
+        await misnamed.aresume("t")
+    assert "queued" == (await misnamed.acarry_on("t", follow=False)).status
+
+    stop = asyncio.Event()
+    work = asyncio.create_task(Worker([first], stop=stop).run())
+    await until(lambda: Fleet(first.store.database).serves("agent", "1"))
+    assert "succeeded" == (await misnamed.aresume("t")).status
+    stop.set()
+    assert await work
 
 
 @pytest.mark.guarantee("G10")
