@@ -7,13 +7,14 @@ to be one; whichever worker does it, and whoever dies meanwhile.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Any, Literal
+from datetime import datetime, timedelta
+from typing import Any, Final, Literal
 from uuid import UUID, uuid5
 
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
@@ -22,6 +23,7 @@ from standfast.checkpoint.threads import Settings, settings_dict
 
 _SQL = statements("schedules")
 _RUNS = UUID("6f1f2a53-9c7e-5d0e-8a39-6b1b1a0f6f1d")  # the names of runs that schedules make
+_SEALED: Final = ("request", "settings", "budget")
 
 CatchUp = Literal["skip", "last", "all"]
 Overlap = Literal["skip", "queue"]
@@ -30,7 +32,10 @@ Verdict = Literal["fired", "queued", "skipped", "missed", "again"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """A schedule. `next_at` is its next due time; `last_verdict` says what became of the one at `last_at`."""
+    """A schedule. `next_at` is its next due time; `last_verdict` says what became of the one at `last_at`.
+
+    `deadline` and `budget` are of each of its runs, which have `priority` among the due ones.
+    """
 
     tenant: str
     name: str
@@ -48,6 +53,9 @@ class Schedule:
     request: Any
     settings: Settings
     next_at: datetime
+    deadline: timedelta | None = None
+    budget: Budget | None = None
+    priority: int = 0
     paused: bool = False
     last_at: datetime | None = None
     last_verdict: Verdict | None = None
@@ -70,10 +78,11 @@ class Schedules:
         """Keep a new schedule. Raises `InvalidRequest` if there is one of this name."""
         at = ("schedules", new.tenant, new.name)
         params = {
-            **{key: value for key, value in vars(new).items() if key not in ("request", "settings")},
+            **{key: value for key, value in vars(new).items() if key not in _SEALED},
             "collection": new.collection_id,
             "request": self._sealer.seal(new.request, at=(*at, "request"), where="request"),
             "settings": self._sealer.seal(settings_dict(new.settings), at=(*at, "settings"), where="settings"),
+            "budget": self._sealed_budget(new.budget, at=at),
         }
         if await self._database.fetch_one(_SQL["add"], params) is None:
             raise errors.InvalidRequest(
@@ -130,19 +139,25 @@ class Schedules:
             "run": run_id,
             "input": self._sealer.seal(given, at=(*at, "input"), where="request"),
             "settings": self._sealer.seal(settings_dict(settings), at=(*at, "settings")),
+            "budget": self._sealed_budget(schedule.budget, at=at),
         }
         row = await self._database.fetch_one(_SQL["fire"], params)
         assert row is not None
         verdict: Verdict = row["verdict"]
         return verdict
 
+    def _sealed_budget(self, budget: Budget | None, *, at: tuple[str, ...]) -> bytes | None:
+        return None if budget is None else self._sealer.seal(budget.as_stored(), at=(*at, "budget"), where="budget")
+
     def _schedule(self, row: DictRow) -> Schedule:
         at = ("schedules", row["tenant"], row["name"])
-        known = {key: row[key] for key in Schedule.__dataclass_fields__ if key not in ("request", "settings")}
+        known = {key: row[key] for key in Schedule.__dataclass_fields__ if key not in _SEALED}
+        budget = row["budget"]
         return Schedule(
             **known,
             request=self._sealer.unseal(row["request"], at=(*at, "request")),
             settings=Settings(**self._sealer.unseal(row["settings"], at=(*at, "settings"))),
+            budget=None if budget is None else Budget.of_stored(self._sealer.unseal(budget, at=(*at, "budget"))),
         )
 
 

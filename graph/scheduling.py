@@ -13,6 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final, get_args
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.schedules import CatchUp, Overlap, Schedule, Verdict
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import NewRun
@@ -53,14 +54,18 @@ class Scheduling:
         timezone: str = "UTC",
         catch_up: CatchUp = "last",
         overlap: Overlap = "skip",
+        deadline: float | timedelta | None = None,
+        budget: Budget | None = None,
+        priority: int = 0,
         **options: Any,
     ) -> Schedule:
         """Submit a request to this graph at every time of `cron` (five fields), each as a new thread NAME-TIME.
 
         `catch_up` says what becomes of times while no worker ran: `skip` them, run the `last`, or `all`. `overlap`
         says what becomes of a time while an earlier run is unfinished: `skip` it, or `queue` it behind that one. At a
-        change of the clocks see `standfast.tools.cron`. Options: `as_`, `token`, `documents`, `context`, `model`,
-        `reports_dir`, as for `ainvoke`. Raises `InvalidRequest`.
+        change of the clocks see `standfast.tools.cron`. `deadline` is seconds, or a timedelta, from the submission of
+        each run on, its time in the queue included; each run has a `budget` of its own, and `priority`. Options:
+        `as_`, `token`, `documents`, `context`, `model`, `reports_dir`, as for `ainvoke`. Raises `InvalidRequest`.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise errors.InvalidRequest(
@@ -73,8 +78,13 @@ class Scheduling:
         unfit = options.keys() - {"as_", "token", "documents", "context", "model", "reports_dir", "report"}
         if unfit:
             raise errors.InvalidRequest(f"a schedule does not take {', '.join(sorted(unfit))}")
+        if isinstance(deadline, datetime):
+            raise errors.InvalidRequest(
+                "a schedule's deadline is seconds or a timedelta, from each run's submission on"
+            )
         times = Cron(cron, timezone)
         who = await self.aprincipal(options.pop("as_", None), token=options.pop("token", None))
+        options |= {"deadline": deadline, "budget": budget, "priority": priority}
         new = await self._new_run(request, Options(as_=who, **options))
         schedule = Schedule(
             tenant=new.tenant,
@@ -92,6 +102,9 @@ class Scheduling:
             collection_id=new.collection_id,
             request=request,
             settings=new.settings,
+            deadline=deadline if deadline is None or isinstance(deadline, timedelta) else timedelta(seconds=deadline),
+            budget=new.budget,
+            priority=new.priority,
             next_at=times.after(await self.store.database.clock()),
         )
         await self.store.schedules.add(schedule)

@@ -400,6 +400,9 @@ create table schedules (
     collection_id text,
     request       bytea not null,
     settings      bytea not null,
+    deadline      interval,                              -- of each run, from its submission on
+    budget        bytea,                                 -- sealed: the most that each run may spend
+    priority      integer not null default 0,
     next_at       timestamptz not null,
     last_at       timestamptz,                           -- the due time that was looked at last
     last_verdict  text check (last_verdict in ('fired', 'queued', 'skipped', 'missed')),
@@ -414,7 +417,7 @@ create index schedules_due on schedules (next_at) where not paused;
 -- else has looked at it).
 create function fire_1(
     in_tenant text, in_name text, found_at timestamptz, due timestamptz, in_next timestamptz, in_key text, thread text,
-    run uuid, in_input bytea, in_settings bytea)
+    run uuid, in_input bytea, in_settings bytea, in_budget bytea)
 returns text language plpgsql as $$
 declare
     s schedules%rowtype;
@@ -433,13 +436,15 @@ begin
         verdict := case when not busy then 'fired' when s.overlap = 'queue' then 'queued' else 'skipped' end;
     end if;
     if verdict in ('fired', 'queued') then
-        insert into threads (id, tenant, owner, graph, version, fingerprint, run_id, due_at)
-        values (thread, s.tenant, s.requested_by, s.graph, s.version, s.fingerprint, run,
+        insert into threads (id, tenant, owner, graph, version, fingerprint, run_id, priority, due_at)
+        values (thread, s.tenant, s.requested_by, s.graph, s.version, s.fingerprint, run, s.priority,
                 case when verdict = 'fired' then standfast.now() end);
         insert into runs (thread_id, id, number, tenant, client_key, state, requested_by, vouched, version, fingerprint,
-                          model, collection_id, input, settings, map_id, map_position, map_width)
+                          model, collection_id, input, settings, deadline, budget, priority,
+                          map_id, map_position, map_width)
         values (thread, run, 1, s.tenant, in_key, case when verdict = 'fired' then 'open' else 'queued' end,
                 s.requested_by, s.vouched, s.version, s.fingerprint, s.model, s.collection_id, in_input, in_settings,
+                standfast.now() + s.deadline, in_budget, s.priority,
                 turns, extract(epoch from due)::bigint, case when s.overlap = 'queue' then 1 end);
         if verdict = 'fired' then
             perform ring_1(thread);

@@ -1,8 +1,9 @@
 -- name: add
 insert into schedules (tenant, name, graph, version, fingerprint, cron, zone, catch_up, overlap, requested_by, vouched,
-                       model, collection_id, request, settings, next_at)
+                       model, collection_id, request, settings, deadline, budget, priority, next_at)
 values (%(tenant)s, %(name)s, %(graph)s, %(version)s, %(fingerprint)s, %(cron)s, %(zone)s, %(catch_up)s, %(overlap)s,
-        %(requested_by)s, %(vouched)s, %(model)s, %(collection)s, %(request)s, %(settings)s, %(next_at)s)
+        %(requested_by)s, %(vouched)s, %(model)s, %(collection)s, %(request)s, %(settings)s,
+        %(deadline)s, %(budget)s, %(priority)s, %(next_at)s)
 on conflict do nothing returning name
 
 -- name: due
@@ -24,4 +25,4 @@ delete from schedules where tenant = %(tenant)s and name = %(name)s returning na
 
 -- name: fire
 select fire_1(%(tenant)s, %(name)s, %(found_at)s, %(due)s, %(next_at)s, %(key)s, %(thread)s, %(run)s, %(input)s,
-              %(settings)s) as verdict
+              %(settings)s, %(budget)s) as verdict

@@ -25,6 +25,7 @@ from standfast.graph.cli.options import (
     Graph,
     Json,
     NoWait,
+    Priority,
     Thread,
     token_file,
 )
@@ -169,7 +170,7 @@ def run(
     ] = "refuse",
     deadline: Deadline = None,
     budget: Budget = None,
-    priority: Annotated[int, typer.Option("--priority", help="The greater, the sooner workers come for it.")] = 0,
+    priority: Priority = 0,
     json: Json = False,
 ) -> int:
     """Carry out a request, to its end or to a person's decision."""

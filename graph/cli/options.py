@@ -34,6 +34,7 @@ Budget = Annotated[
         "(for a million tokens in and out).",
     ),
 ]
+Priority = Annotated[int, typer.Option("--priority", help="The greater, the sooner workers come for it.")]
 State = Annotated[str | None, typer.Option("--state", help="Only those in this state, such as waiting.")]
 OfGraph = Annotated[str | None, typer.Option("--graph", metavar="NAME", help="Only those of this graph.")]
 OfThread = Annotated[str | None, typer.Option("--thread", metavar="ID", help="Only those of one thread.")]

@@ -8,6 +8,7 @@ from typing import Any
 
 from standfast.checkpoint.schedules import CatchUp, Overlap, Schedule
 from standfast.graph.cli.exits import SUCCEEDED
+from standfast.graph.cli.limits import budget_of_text, seconds_of
 from standfast.graph.cli.output import local_time, note, say, say_json, say_table
 from standfast.graph.cli.run import request_of
 from standfast.graph.cli.session import session
@@ -24,17 +25,25 @@ def add(
     overlap: Overlap,
     documents: Sequence[Path],
     model: str | None,
+    deadline: str | None,
+    budget: str | None,
+    priority: int,
     graph: str | None,
     as_: str | None,
     as_json: bool,
 ) -> int:
     """Add a schedule."""
     given = request_of(request, own_graph=graph is not None)
+    limits: dict[str, Any] = {
+        "deadline": seconds_of(deadline),
+        "budget": budget_of_text(budget),
+        "priority": priority,
+    }
     with session(database, graph, strict=True) as current:
         options: dict[str, Any] = {"as_": current.principal(as_), "documents": documents, "model": model}
         added = current.run(
             lambda runtime: runtime.aadd_schedule(
-                name, cron, given, timezone=timezone, catch_up=catch_up, overlap=overlap, **options
+                name, cron, given, timezone=timezone, catch_up=catch_up, overlap=overlap, **limits, **options
             )
         )
     if as_json:
@@ -108,4 +117,8 @@ def run(database: str | None, name: str, as_: str | None, *, as_json: bool) -> i
 
 
 def _json(schedule: Schedule) -> dict[str, Any]:
-    return {key: value for key, value in vars(schedule).items() if key not in ("settings", "fingerprint")}
+    shown = {key: value for key, value in vars(schedule).items() if key not in ("settings", "fingerprint")}
+    deadline, budget = schedule.deadline, schedule.budget
+    shown["deadline"] = None if deadline is None else deadline.total_seconds()
+    shown["budget"] = None if budget is None else budget.as_stored()
+    return shown

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from standfast.graph.cli.options import As, Graph, Json
+from standfast.graph.cli.options import As, Budget, Deadline, Graph, Json, Priority
 
 limits: Final = typer.Typer(
     help="How much the whole fleet does at a time: of a tenant, a graph, an operation, a model.",
@@ -86,6 +86,9 @@ def add(
         list[Path] | None, typer.Option("--docs", metavar="PATH", help="A file or folder to search; may be repeated.")
     ] = None,
     model: Annotated[str | None, typer.Option("--model", metavar="NAME", help="openai:NAME, or offline.")] = None,
+    deadline: Deadline = None,
+    budget: Budget = None,
+    priority: Priority = 0,
     graph: Graph = None,
     as_: As = None,
     json: Json = False,
@@ -103,6 +106,9 @@ def add(
         overlap=overlap,
         documents=docs or (),
         model=model,
+        deadline=deadline,
+        budget=budget,
+        priority=priority,
         graph=graph,
         as_=as_,
         as_json=json,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypedDict
 
 import pytest
@@ -12,7 +12,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import interrupt
 
 from standfast.checkpoint import errors
-from standfast.graph import Principal, Runtime
+from standfast.graph import Budget, Principal, Runtime
 from standfast.graph.scheduling import fire_due
 from tests.conftest import Clock
 
@@ -126,6 +126,40 @@ async def test_queued_times_come_to_their_turn_one_after_the_other(
         assert "succeeded" == (await runtime.aresume(thread)).status
 
 
+async def test_a_schedules_runs_have_its_deadline_budget_and_priority(
+    runtime: Runtime, clock: Clock, query: Query
+) -> None:
+    budget = Budget(steps=1)
+    limits: dict[str, Any] = {"deadline": HOUR, "budget": budget, "priority": 7}
+    added = await runtime.aadd_schedule("s", "0 * * * *", {"text": "a"}, overlap="queue", catch_up="all", **limits)
+    assert limits == {name: getattr(added, name) for name in limits}
+    assert [added] == await runtime.aschedules()
+    clock.move(2 * HOUR)
+    assert ["fired", "queued"] == await fire_due(runtime.store)
+    for thread in threads(query):
+        run, _ = await runtime.store.threads.latest(thread)
+        assert (clock.now() + HOUR, budget) == (run.deadline, run.budget)
+    assert [(7, 7)] * 2 == query("select t.priority, r.priority from threads t join runs r on r.thread_id = t.id")
+
+
+@pytest.mark.guarantee("G8")
+async def test_a_schedules_run_ends_at_its_deadline_and_the_queue_behind_it_moves_on(
+    runtime: Runtime, clock: Clock, query: Query
+) -> None:
+    await runtime.aadd_schedule("s", "0 * * * *", {"text": "ask"}, overlap="queue", deadline=90 * 60)
+    clock.move(HOUR)
+    await fire_due(runtime.store)
+    [first] = threads(query)
+    assert "waiting" == (await runtime.aresume(first)).status
+    clock.move(HOUR)
+    assert ["queued"] == await fire_due(runtime.store)
+    clock.move(45 * MINUTE)
+    ended = await runtime.aresume(first)
+    assert ("failed", "deadline") == (ended.status, ended.reason)
+    second = threads(query)[1]
+    assert "waiting" == (await runtime.aresume(second)).status
+
+
 async def test_a_paused_schedule_fires_nothing_and_catches_nothing_up(
     runtime: Runtime, clock: Clock, query: Query
 ) -> None:
@@ -164,6 +198,11 @@ async def test_a_schedule_can_be_run_now_and_removed(runtime: Runtime, clock: Cl
         {"catch_up": "some"},
         {"overlap": "cancel"},
         {"thread_id": "t"},
+        {"deadline": datetime(2026, 6, 2, tzinfo=UTC)},
+        {"deadline": -1},
+        {"deadline": "soon"},
+        {"budget": 5},
+        {"priority": "high"},
         {"request": "text for a graph that takes none"},
     ],
 )

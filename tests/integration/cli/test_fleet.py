@@ -41,6 +41,10 @@ def test_schedules_are_added_listed_paused_run_and_removed(cli: Any) -> None:
         added.json["overlap"],
     )
     assert 2 == cli("schedules", "add", "daily", "0 6 * * 1-5", "What is new?").code
+    limited = ("--deadline", "2h", "--budget", "model_calls=5", "--priority", "7")
+    hurried = cli("schedules", "add", "hurried", "0 6 * * *", "What is new?", *limited, "--json").json
+    assert (7200.0, 5, 7) == (hurried["deadline"], hurried["budget"]["model_calls"], hurried["priority"])
+    assert 0 == cli("schedules", "remove", "hurried").code
     assert "Europe/Berlin" in cli("schedules", "list").out
     assert 0 == cli("schedules", "pause", "daily").code
     assert cli("schedules", "list", "--json").json[0]["paused"]
