@@ -43,15 +43,18 @@ POINTS: Final = (
     "drive.ending",
     "drive.ended",
 )
+EVERYWHERE: Final = ("saver.fenced", "saver.committed")  # points that a graph passes whatever its stages are
 
 names = st.integers(0, 10**6).map(lambda number: f"n{number}")
 leaves = st.one_of(
-    st.tuples(st.sampled_from(["step", "durable", "ask"]), names).map(list),
+    st.tuples(st.sampled_from(["step", "durable", "ask", "event", "early_event"]), names).map(list),
     st.tuples(st.sampled_from(["loop", "fan", "asking_fan"]), names, st.integers(1, 3)).map(list),
 )
 stages = st.one_of(leaves, leaves, st.tuples(st.just("sub"), names, st.lists(leaves, min_size=1, max_size=2)).map(list))
 plans = st.lists(stages, min_size=3, max_size=5)
-kills = st.lists(st.tuples(st.sampled_from(POINTS), st.integers(1, 3)), min_size=2, max_size=4)
+kills = st.lists(
+    st.tuples(st.sampled_from(POINTS + 6 * EVERYWHERE), st.sampled_from([1, 1, 2, 3])), min_size=3, max_size=4
+)
 
 
 def distinct(plan: random_graphs.Plan, prefix: str = "s") -> random_graphs.Plan:
@@ -72,7 +75,7 @@ async def undisturbed(plan: random_graphs.Plan) -> list[str]:
         await graph.ainvoke(given, config)
         state = await graph.aget_state(config)
         if not state.next:
-            return list(state.values["done"])
+            return random_graphs.names(state.values["done"])
         given = Command(resume={one.id: YES for one in state.interrupts})
 
 
@@ -90,21 +93,28 @@ async def disturbed(
     left = list(kills)
     async with Runtime(random_graphs.build(plan), database_url=url) as runtime, asyncio.timeout(PATIENCE):
         known = False
+        for name in random_graphs.events(plan, "early_event"):
+            await runtime.aemit(name, YES, id=f"{thread}:{name}", match=thread)
         while True:
-            dying = {"kill": left.pop(0)} if left else {}
+            dying = {"kill": left[0]} if left else {}
             job = {"job": "resume"} if known else {"job": "ask", "request": {"done": []}}
             ended = await asyncio.to_thread(functools.partial(nursery.run, **order, **job, **dying))
             died.extend([ended.signal] if ended.signal else [])
+            left = left[1:] if ended.signal else [*left[1:], *left[:1]]  # what it did not reach the next one may
             with suppress(errors.UnknownThread):
                 with suppress(errors.InvalidRequest):
                     await runtime.arelease(thread)  # of whoever was killed
                 known = True
                 for wait in await runtime.aopen_waits(thread_id=thread):
-                    await runtime.aanswer(thread, {wait.id: YES})
+                    if wait.kind == "event":
+                        assert wait.name is not None
+                        await runtime.aemit(wait.name, YES, id=f"{thread}:{wait.name}", match=thread)
+                    else:
+                        await runtime.aanswer(thread, {wait.id: YES})
                 status = (await runtime.store.threads.get(thread)).status
                 assert status is not Status.NEEDS_ATTENTION, f"it was killed {len(kills)} times, and is put aside"
                 if status is Status.SUCCEEDED:
-                    return list((await runtime.astate(thread)).values["done"])
+                    return random_graphs.names((await runtime.astate(thread)).values["done"])
 
 
 @pytest.mark.guarantee("G1")

@@ -1,26 +1,47 @@
 """Graphs built from a plan, for a child that finds the plan in its environment and for whoever compares.
 
 A plan is a list of stages, one after the other: `[kind, name]`, `[kind, name, count]` or `["sub", name, plan]`. Every
-node adds what it did to `done`; names are unique, so nothing is told twice without being seen.
+node adds what it did to `done`, with a mark of this execution, so what is executed and kept twice stands there twice.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import uuid
 from typing import Annotated, Any, Final, TypedDict
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send, interrupt
 
-from standfast.graph import durable_step
+from standfast.graph import durable_step, wait_for_event
 
 PLAN: Final = "STANDFAST_TEST_PLAN"
 Plan = list[list[Any]]
+_MARK: Final = "~"
+
+
+def names(done: list[str]) -> list[str]:
+    """What was done, without the marks."""
+    return [one.partition(_MARK)[0] for one in done]
+
+
+def events(plan: Plan, kind: str) -> list[str]:
+    """The names of the events of a kind that a plan waits for, in its subgraphs too."""
+    return [
+        one
+        for found, name, *rest in plan
+        for one in (events(rest[0], kind) if found == "sub" else [name] if found == kind else [])
+    ]
+
+
+def _told(name: str) -> State:
+    return {"done": [f"{name}{_MARK}{uuid.uuid4().hex}"]}
 
 
 def _merge(known: list[str], new: list[str]) -> list[str]:
-    """A subgraph returns what it was given too."""
+    """A subgraph returns what it was given too; that has the same marks."""
     return known + [one for one in new if one not in known]
 
 
@@ -58,6 +79,8 @@ def _add(graph: StateGraph[Any, Any, Any, Any], last: str, stage: list[Any], pla
             graph.add_node(name, _durable(name, plain))
         case "ask":
             graph.add_node(name, _ask(name))
+        case "event" | "early_event":
+            graph.add_node(name, _ask(name) if plain else _event(name))
         case "sub":
             graph.add_node(name, build(rest[0], plain=plain).compile())
         case "loop":
@@ -76,7 +99,7 @@ def _add(graph: StateGraph[Any, Any, Any, Any], last: str, stage: list[Any], pla
 
 def _step(name: str) -> Any:
     async def step(state: State) -> State:
-        return {"done": [name]}
+        return _told(name)
 
     return step
 
@@ -86,21 +109,30 @@ def _durable(name: str, plain: bool) -> Any:
         return f"{name} recorded"
 
     async def durable(state: State) -> State:
-        return {"done": [await record() if plain else await durable_step(record, name=name)()]}
+        return _told(await record() if plain else await durable_step(record, name=name)())
 
     return durable
 
 
 def _ask(name: str) -> Any:
     async def ask(state: State) -> State:
-        return {"done": [f"{name}: {interrupt(name)}"]}
+        return _told(f"{name}: {interrupt(name)}")
 
     return ask
 
 
+def _event(name: str) -> Any:
+    async def event(state: State, config: RunnableConfig) -> State:
+        came = await wait_for_event(name, match=config["configurable"]["thread_id"])
+        assert came is not None
+        return _told(f"{name}: {came.payload}")
+
+    return event
+
+
 def _turn(name: str) -> Any:
     async def turn(state: State) -> State:
-        return {"done": [f"{name}#{_turns(name, state)}"]}
+        return _told(f"{name}#{_turns(name, state)}")
 
     return turn
 
@@ -118,8 +150,8 @@ def _spread(name: str, count: int) -> Any:
 
 
 async def _branch(state: Branch) -> State:
-    return {"done": [state["name"]]}
+    return _told(state["name"])
 
 
 async def _asking_branch(state: Branch) -> State:
-    return {"done": [f"{state['name']}: {interrupt(state['name'])}"]}
+    return _told(f"{state['name']}: {interrupt(state['name'])}")
