@@ -20,11 +20,10 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
-from standfast.checkpoint import errors
+from standfast.checkpoint import errors, poolers
 
 SCHEMA: Final = "standfast"
 MINIMUM_VERSION: Final = 150000
-_LOOKS: Final = 3  # at what a pooler does with a second client
 
 Connection = AsyncConnection[DictRow]
 Params = Sequence[Any] | Mapping[str, Any]
@@ -47,18 +46,27 @@ class Database:
     """A pool on one database, bound to the event loop that opened it.
 
     `retry_seconds` is how long a unit of work outlasts a database that is away before it raises
-    `StorageUnavailable`.
+    `StorageUnavailable`. With `pooled_url`, a pooler before the same database, each unit of work goes through that one;
+    what needs a session (`conninfo`: to listen, to renew leases) does not.
     """
 
-    def __init__(self, url: str, *, pool_size: int = 20, retry_seconds: float = 30.0) -> None:
+    def __init__(
+        self, url: str, *, pooled_url: str | None = None, pool_size: int = 20, retry_seconds: float = 30.0
+    ) -> None:
         self.conninfo = conninfo_of(url)
+        self._pooled = None if pooled_url is None else conninfo_of(pooled_url)
+        self._true_pids = False
         self._retry_seconds = retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            self.conninfo,
+            self._pooled or self.conninfo,
             connection_class=AsyncConnection[DictRow],
-            kwargs={"autocommit": True, "prepare_threshold": 0, "row_factory": dict_row},
+            kwargs={
+                "autocommit": True,
+                "prepare_threshold": 0 if self._pooled is None else None,  # the next transaction has another session
+                "row_factory": dict_row,
+            },
             min_size=1,
             max_size=pool_size,
             timeout=max(retry_seconds, 1.0),
@@ -79,7 +87,11 @@ class Database:
         self._loop = asyncio.get_running_loop()
         async with await connect(self.conninfo) as conn:
             await check_server(conn)
-            await refuse_transaction_pooler(conn, self.conninfo)
+            self._true_pids = await require_session(conn, self.conninfo) and self._pooled is None
+            if self._pooled is not None:
+                async with await connect(self._pooled) as pooled:
+                    await check_server(pooled)
+                    await poolers.require_transactions(pooled, conn, where=describe(self._pooled))
         await self.pool.open(wait=True, timeout=30)
 
     async def close(self) -> None:
@@ -145,6 +157,10 @@ class Database:
         rows = await self.fetch(statement, params)
         return rows[0] if rows else None
 
+    async def pid_of(self, conn: Connection) -> int:
+        """The backend of the transaction that `conn` is in: a pooler makes up the number that a client is told."""
+        return conn.info.backend_pid if self._true_pids else await poolers.backend(conn)
+
     async def clock(self) -> datetime:
         """The time that all rows go by."""
         row = await self.fetch_one(b"select standfast.now() as now")
@@ -200,42 +216,14 @@ async def check_server(conn: Connection) -> None:
     row = await (await conn.execute("select current_setting('search_path') as path")).fetchone()
     if row is None or row["path"].split(",")[0].strip() != SCHEMA:
         raise errors.DatabaseMisconfigured(
-            f"the connection to {describe(conn.info.dsn)} does not keep the search path {SCHEMA!r} "
-            "(a transaction pooler drops it); use a direct connection"
+            f"the connection to {describe(conn.info.dsn)} does not keep the search path {SCHEMA!r}, which a pooler "
+            f"drops; connect directly, or let the role have it: alter role ... set search_path = {SCHEMA}, public"
         )
 
 
-async def refuse_transaction_pooler(conn: Connection, conninfo: str) -> None:
-    """Refuse a pooler that gives each transaction another backend: leases would be renewed and bells be heard nowhere.
-
-    A pooler is known by the backend's number, which it makes up. It pools by transactions if a second client is given
-    the first one's backend, or drives the first one away from it. Raises `DatabaseMisconfigured`.
-    """
-    backend = await _backend(conn)
-    if backend == conn.info.backend_pid:
-        return
-    for _ in range(_LOOKS):
-        async with await connect(conninfo) as other:
-            if await _shared(conn, other, backend):
-                raise errors.DatabaseMisconfigured(
-                    f"{describe(conninfo)} is a pooler in transaction mode: notifications, prepared statements and "
-                    "the lock of migrations need a session of their own. Name the server itself, or pool by sessions"
-                )
-
-
-async def _shared(conn: Connection, other: Connection, backend: int) -> bool:
-    """Whether two clients have one backend, or the first has another while the second is in a transaction."""
-    try:
-        async with other.transaction():
-            return await _backend(other) == backend or await _backend(conn) != backend
-    except psycopg.errors.ProtocolViolation:  # a pooler by statements takes no transaction
-        return True
-
-
-async def _backend(conn: Connection) -> int:
-    row = await (await conn.execute("select pg_catalog.pg_backend_pid() as pid")).fetchone()
-    assert row is not None
-    return int(row["pid"])
+async def require_session(conn: Connection, conninfo: str) -> bool:
+    """Refuse a pooler by transactions; whether there is none at all. Raises `DatabaseMisconfigured`."""
+    return await poolers.require_session(conn, lambda: connect(conninfo), where=describe(conninfo))
 
 
 def describe(conninfo: str) -> str:

@@ -228,7 +228,7 @@ async def _unblocked(
 
     Whoever holds that row in a stalled transaction is given a second, then the server ends his connection.
     """
-    unblocker = asyncio.create_task(_terminate_blockers(database.conninfo, conn.info.backend_pid))
+    unblocker = asyncio.create_task(_terminate_blockers(database.conninfo, await database.pid_of(conn)))
     try:
         return await (await conn.execute(statement, params)).fetchone()
     finally:

@@ -27,7 +27,7 @@ from standfast.checkpoint.database import (
     check_server,
     connect,
     conninfo_of,
-    refuse_transaction_pooler,
+    require_session,
 )
 
 _LOCK: Final = 0x5374616E64666173  # "Standfas": one key for every process that migrates
@@ -72,7 +72,7 @@ async def migrate(url: str, *, report: Callable[[str], None] = lambda _: None) -
     """
     async with await connect(conninfo_of(url)) as conn:
         await check_server(conn)
-        await refuse_transaction_pooler(conn, conninfo_of(url))
+        await require_session(conn, conninfo_of(url))
         if await is_current(conn):
             return []
         await _take_lock(conn, report)

@@ -14,6 +14,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="STANDFAST_", extra="ignore", env_ignore_empty=True)
 
     database_url: SecretStr | None = Field(None, description="Postgres to use; the embedded server if unset")
+    pooled_url: SecretStr | None = Field(None, description="A pooler before it, also one by transactions")
     data_dir: Path | None = Field(None, description="Where the embedded server keeps its data")
     pool_size: int = Field(20, ge=2, description="Most connections that one runtime opens")
     lease_seconds: float = Field(15.0, gt=0, description="How long a silent driver keeps its thread")

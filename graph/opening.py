@@ -23,7 +23,8 @@ async def opened(database_url: str | None = None, *, settings: Settings | None =
             url = await asyncio.to_thread(embedded.acquire)
             stack.push_async_callback(asyncio.to_thread, embedded.release)
         await migrate(url)
-        database = Database(url, pool_size=settings.pool_size, retry_seconds=settings.retry_seconds)
+        pooled = None if settings.pooled_url is None else settings.pooled_url.get_secret_value()
+        database = Database(url, pooled_url=pooled, pool_size=settings.pool_size, retry_seconds=settings.retry_seconds)
         await database.open()
         stack.push_async_callback(database.close)
         yield database

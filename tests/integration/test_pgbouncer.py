@@ -18,13 +18,16 @@ import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
 from psycopg.conninfo import conninfo_to_dict
+from pydantic import SecretStr
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.migrate import migrate
+from standfast.checkpoint.settings import Settings
 from standfast.graph import Runtime, wait_for_event
 
 PROGRAM = shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
 pytestmark = pytest.mark.skipif(not Path(PROGRAM).exists(), reason="needs PgBouncer: apt-get install pgbouncer")
+IGNORED = ("options", "extra_float_digits")
 Pooler = Callable[..., str]
 
 
@@ -59,7 +62,7 @@ def pooler(database_url: str, tmp_path: Path, unused_tcp_port: int) -> Iterator[
         host = str(direct["host"])
         account = pwd.getpwuid(os.stat(host).st_uid) if host.startswith("/") else pwd.getpwnam("nobody")
 
-    def start(mode: str, *ignored: str) -> str:
+    def start(mode: str, *ignored: str, size: int = 40) -> str:
         folder = tmp_path / "pooler"
         folder.mkdir()
         (folder / "users.txt").write_text(f'"{user}" "{password}"\n')
@@ -74,7 +77,7 @@ unix_socket_dir =
 auth_type = plain
 auth_file = {folder / "users.txt"}
 pool_mode = {mode}
-default_pool_size = 40
+default_pool_size = {size}
 max_client_conn = 200
 {"ignore_startup_parameters = " + ",".join(ignored) if ignored else ""}
 """
@@ -105,7 +108,7 @@ max_client_conn = 200
 
 
 async def test_a_pooler_by_transactions_is_refused_at_the_start(pooler: Pooler) -> None:
-    url = pooler("transaction", "options", "extra_float_digits")
+    url = pooler("transaction", *IGNORED)
     with pytest.raises(errors.DatabaseMisconfigured, match="transaction mode"):
         async with Runtime(graph(), database_url=url):
             pass
@@ -121,17 +124,81 @@ async def test_a_pooler_that_does_not_take_our_options_is_named(pooler: Pooler) 
 
 
 async def test_by_sessions_workers_events_and_waits_work(pooler: Pooler) -> None:
-    url = pooler("session", "options", "extra_float_digits")
+    url = pooler("session", *IGNORED)
     await migrate(url)
     async with Runtime(graph(), database_url=url, name="notes") as runtime:
-        stop = asyncio.Event()
-        work = asyncio.create_task(runtime.awork(stop=stop))
+        assert ["gone"] == await told(runtime, threads=1)
+
+
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+async def test_a_pooler_of_either_kind_carries_the_work_beside_the_servers_own_address(
+    pooler: Pooler, database_url: str, mode: str
+) -> None:
+    settings = Settings(pooled_url=SecretStr(pooler(mode, *IGNORED)))
+    async with Runtime(graph(), database_url=database_url, name="notes", settings=settings) as runtime:
+        assert ["gone"] == await told(runtime, threads=1)
+
+
+async def test_by_transactions_many_drives_share_few_connections(pooler: Pooler, database_url: str) -> None:
+    settings = Settings(pooled_url=SecretStr(pooler("transaction", *IGNORED, size=2)))
+    async with Runtime(graph(), database_url=database_url, name="notes", settings=settings) as runtime:
+        assert ["gone"] * 30 == await told(runtime, threads=30)
+        assert runtime.store.database.pool.get_stats()["pool_size"] > 2
+        async with runtime.store.database.reading() as conn:  # a pooler makes up the number that a client is told
+            assert await runtime.store.database.pid_of(conn) != conn.info.backend_pid
+
+
+@pytest.mark.guarantee("G3")
+@pytest.mark.parametrize("way", ["session", "pooled"])
+async def test_behind_a_pooler_too_a_stalled_transaction_gives_way_to_a_claim(
+    pooler: Pooler, database_url: str, way: str
+) -> None:
+    url = pooler("session" if way == "session" else "transaction", *IGNORED)
+    settings = Settings() if way == "session" else Settings(pooled_url=SecretStr(url))
+    async with Runtime(
+        graph(), database_url=url if way == "session" else database_url, name="notes", settings=settings
+    ) as runtime:
         await runtime.asubmit({}, thread_id="t")
-        assert "waiting" == (await runtime.aresult("t", timeout=30)).status
-        await runtime.aemit("go", "gone", id="1")
-        async with asyncio.timeout(30):
-            while (result := await runtime.aresult("t")).status != "succeeded":
+        with psycopg.connect(database_url) as stalled:
+            stalled.execute("select from standfast.threads where id = 't' for update")
+            async with asyncio.timeout(30):
+                assert "waiting" == (await runtime.aresume("t")).status
+            with pytest.raises(psycopg.OperationalError):
+                stalled.execute("select")
+
+
+async def test_a_pooler_before_another_database_is_refused(
+    pooler: Pooler, database_url: str, empty_database_url: str
+) -> None:
+    settings = Settings(pooled_url=SecretStr(pooler("transaction", *IGNORED)))
+    await migrate(empty_database_url)
+    with pytest.raises(errors.DatabaseMisconfigured, match="another database"):
+        async with Runtime(graph(), database_url=empty_database_url, settings=settings):
+            pass
+
+
+async def test_a_pooler_by_statements_is_refused_beside_the_server_too(pooler: Pooler, database_url: str) -> None:
+    settings = Settings(pooled_url=SecretStr(pooler("statement", *IGNORED)))
+    with pytest.raises(errors.DatabaseMisconfigured, match="statement mode"):
+        async with Runtime(graph(), database_url=database_url, settings=settings):
+            pass
+
+
+async def told(runtime: Runtime, *, threads: int) -> list[str]:
+    """What runs come to that wait for an event, with a worker beside them."""
+    names = [f"t{number}" for number in range(threads)]
+    stop = asyncio.Event()
+    work = asyncio.create_task(runtime.awork(stop=stop))
+    await asyncio.gather(*(runtime.asubmit({}, thread_id=name) for name in names))
+    for name in names:
+        assert "waiting" == (await runtime.aresult(name, timeout=60)).status
+    await runtime.aemit("go", "gone", id="1")
+    texts = []
+    async with asyncio.timeout(60):
+        for name in names:
+            while (result := await runtime.aresult(name)).status != "succeeded":
                 await asyncio.sleep(0.02)
-        stop.set()
-        await work
-    assert "gone" == result.values["text"]
+            texts.append(result.values["text"])
+    stop.set()
+    await work
+    return texts
