@@ -21,9 +21,17 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from standfast.checkpoint import errors, poolers
+from standfast.checkpoint.sqlstates import Meaning, meaning_of
 
 SCHEMA: Final = "standfast"
 MINIMUM_VERSION: Final = 150000
+
+_OURS: Final = {
+    "search_path": f"{SCHEMA},public",
+    "idle_in_transaction_session_timeout": "60s",
+    "lock_timeout": "0",  # a claim that waits for a stalled transaction ends that one
+    "standard_conforming_strings": "on",  # LangGraph's statements rely on it
+}
 
 Connection = AsyncConnection[DictRow]
 Params = Sequence[Any] | Mapping[str, Any]
@@ -38,8 +46,7 @@ _SQLSTATES: Final[dict[str, type[errors.StandfastError]]] = {
     "SF005": errors.UnknownArtifact,
     "SF009": errors.ForkMayOnlyRead,
 }
-_RETRIED: Final = {"40001", "40P01"}  # serialization failure, deadlock: the transaction left nothing
-_AWAY: Final = ("08", "57P")  # connection exceptions; shutdown, crash, start-up
+_MENDED_BY_TIME: Final[frozenset[Meaning]] = frozenset({"timeout", "unavailable", "conflict"})
 
 
 class Database:
@@ -243,8 +250,10 @@ def conninfo_of(url: str) -> str:
             "the database URL cannot be read; write postgresql://USER:PASSWORD@HOST:PORT/DATABASE"
         ) from error
     # Startup parameters, not `alter role ... set`: other programs of the same role keep their search path.
-    options = f"{parts.get('options') or ''} -c search_path={SCHEMA},public -c idle_in_transaction_session_timeout=60s"
+    options = " ".join(f"-c {name}={value}" for name, value in _OURS.items())
+    options = f"{parts.get('options') or ''} {options}"
     parts.setdefault("application_name", "standfast")
+    parts["client_encoding"] = "utf8"
     return make_conninfo(**{**parts, "options": options.strip()})  # type: ignore[arg-type]
 
 
@@ -264,12 +273,9 @@ def _translate(error: Exception) -> errors.StandfastError | None:
 
 
 def _repeatable(error: Exception) -> bool:
-    if isinstance(error, PoolTimeout):
+    if isinstance(error, psycopg.InterfaceError):  # the client saw the connection go
         return True
-    state = getattr(error, "sqlstate", None)
-    if state is None:  # the client saw the connection go
-        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
-    return state in _RETRIED or state.startswith(_AWAY)
+    return meaning_of(error) in _MENDED_BY_TIME
 
 
 def _first_line(error: Exception) -> str:

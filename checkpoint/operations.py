@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+import psycopg
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
@@ -23,6 +24,7 @@ from standfast.checkpoint.outbox import Outbox
 from standfast.checkpoint.outgoing import Messages
 from standfast.checkpoint.plain_text import storable_text
 from standfast.checkpoint.seal import Sealer
+from standfast.checkpoint.sqlstates import lost_a_race
 from standfast.checkpoint.statements import statements
 
 _SQL = statements("operations")
@@ -227,7 +229,12 @@ class Operations:
             begun = self._begun(lease, call, row)
             if begun.state != "executing":
                 return begun, None
-            result = await effect(conn, begun)
+            try:
+                result = await effect(conn, begun)
+            except psycopg.Error as error:
+                if conn.closed or lost_a_race(error):
+                    raise  # the whole transaction is tried again
+                raise _EffectFailed(error) from error
             end = {
                 "thread": lease.thread_id,
                 "epoch": lease.epoch,
@@ -246,7 +253,10 @@ class Operations:
             return begun, result
 
         async with self._audited(lease, call):
-            return await self._database.run(work)
+            try:
+                return await self._database.run(work)
+            except _EffectFailed as failed:
+                raise failed.error from failed.error.__cause__
 
     @asynccontextmanager
     async def _audited(self, lease: Lease, call: Call) -> AsyncIterator[None]:
@@ -553,6 +563,13 @@ class Operations:
 
     def _open(self, sealed: bytes | None, at: tuple[str, ...]) -> Any:
         return None if sealed is None else self._sealer.unseal(sealed, at=at)
+
+
+class _EffectFailed(Exception):
+    """A database refused what an effect asked of it: the operation's failure, which our own repeating leaves alone."""
+
+    def __init__(self, error: psycopg.Error) -> None:
+        self.error = error
 
 
 def _sendable(identifier: str) -> bool:

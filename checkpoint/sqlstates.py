@@ -35,6 +35,11 @@ _BY_PREFIX: Final[tuple[tuple[str, Meaning], ...]] = (
 )
 
 
+def lost_a_race(error: psycopg.Error) -> bool:
+    """Whether a transaction was rolled back so that another could go on (serialization failure, deadlock)."""
+    return error.sqlstate in ("40001", "40P01")
+
+
 def meaning_of(error: BaseException) -> Meaning | None:
     """What `error` means; None if no database raised it."""
     state = getattr(error, "sqlstate", None)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+import psycopg
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from pydantic import PrivateAttr
@@ -139,3 +140,36 @@ async def test_whatever_a_transactional_operation_raises_is_its_failure(
     assert [f"{type(raised).__name__}: {raised}"] == [one.partition("): ")[2] for one in texts(result)]
     assert ("failed", 1) == (known.state, known.attempts)
     assert [] == query("select * from public.entries")
+
+
+async def elsewhere(context: OperationContext) -> None:
+    await psycopg.AsyncConnection.connect("host=127.0.0.1 port=1 connect_timeout=2")
+
+
+async def too_long(context: OperationContext) -> None:
+    await context.connection.execute("set local statement_timeout = 1")
+    await context.connection.execute("select pg_sleep(60)")
+
+
+async def locked(context: OperationContext) -> None:
+    await context.connection.execute("set local lock_timeout = 1")
+    await context.connection.execute("select pg_advisory_xact_lock(1)")
+
+
+@pytest.mark.parametrize("effect", [elsewhere, too_long, locked])
+async def test_what_a_transactional_operation_is_refused_by_a_database_is_its_failure_and_not_a_database_that_is_away(
+    opened: Open, database_url: str, effect: Callable[[OperationContext], Awaitable[None]]
+) -> None:
+    @operation(policy=Policy(effect=Effect.TRANSACTIONAL, retry=RetryPolicy(max_attempts=1)))
+    async def refused(context: OperationContext) -> str:
+        """Ask for what is not given."""
+        await effect(context)
+        return "given"
+
+    with psycopg.connect(database_url) as holder:
+        holder.execute("select pg_advisory_xact_lock(1)")
+        async with opened(refused) as runtime:
+            result = await runtime.ainvoke(script([call("refused")]), thread_id="t")
+            [known] = [one for one in await runtime.store.operations.list("t") if one.name == "refused"]
+
+    assert ("succeeded", "failed", 1) == (result.status, known.state, known.attempts)
