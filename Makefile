@@ -2,7 +2,7 @@
 
 ARGS ?=
 
-.PHONY: install check test bench crash chaos scale soak
+.PHONY: install check test bench crash chaos suspend scale soak
 
 install:
 	python -m pip install -e ".[dev]"
@@ -24,6 +24,10 @@ bench:
 # A fleet under attack, three seeds: `make chaos ARGS="--seed 7 --threads 400"`. The last line is the totals, as JSON.
 chaos:
 	python -m tests.crash.chaos $(ARGS)
+
+# Every step by another drive: a thread is given up after each, and claimed again by whoever comes.
+suspend:
+	pytest --always-suspend tests/integration $(ARGS)
 
 crash:
 	python tests/crash/support/campaign.py $(ARGS)

@@ -267,6 +267,11 @@ def _translate(error: Exception) -> errors.StandfastError | None:
         return _SQLSTATES[state](_first_line(error))
     if state in ("53100", "53200", "54000"):
         return errors.StorageUnavailable(f"the database cannot store more: {_first_line(error)}")
+    if state == "42501":
+        return errors.StorageForbidden(
+            f"the database's role lacks a right ({_first_line(error)}); grant it, or connect as the schema's owner. "
+            "What was committed is kept"
+        )
     if state in ("42P01", "42883", "3F000"):
         return errors.SchemaOutOfDate(f"the schema lacks something ({_first_line(error)}); run: standfast migrate")
     return None

@@ -50,6 +50,7 @@ StandfastError
 ├── GraphChanged                    the loaded graph lacks what the thread waits for
 ├── StorageError
 │   ├── StorageUnavailable          the database did not answer, even after retries (transient)
+│   │   └── StorageForbidden        the role lacks a right that it needs; a thread waits until it is granted (transient)
 │   ├── UnstorableValue             a value that would not come back as it was
 │   ├── UnknownStoredType           a stored value names a type that is not registered
 │   ├── StoredTypeChanged           a stored value that no longer fits its class
@@ -310,6 +311,10 @@ class StorageUnavailable(StorageError):
     """The database did not answer, even after retries."""
 
     transient = True
+
+
+class StorageForbidden(StorageUnavailable):
+    """The role lacks a right that it needs: no thread's fault, and mended by whoever grants it."""
 
 
 class UnstorableValue(StorageError):

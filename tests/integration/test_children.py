@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any, TypedDict
 
@@ -67,7 +69,7 @@ Fleet = Callable[..., Any]
 def fleet(database_url: str) -> Fleet:
     """`async with fleet(parent=..., child=...) as parent:` the graphs by name, served by a worker in this process."""
 
-    @asynccontextmanager
+    @contextlib.asynccontextmanager
     async def serving(parent: Any, **graphs: Any) -> AsyncIterator[Runtime]:
         async with Runtime(parent, database_url=database_url, name="parent") as first:
             others = []
@@ -218,6 +220,28 @@ async def test_cancelling_a_parent_cancels_its_children_and_theirs(fleet: Fleet,
             while query("select count(*) from runs where state = 'cancelled'") != [(5,)]:
                 await asyncio.sleep(0.02)
     assert [(0,)] == query("select count(*) from waits where state = 'open'")
+
+
+async def test_a_parent_that_is_cancelled_while_its_child_ends_leaves_nothing_open(fleet: Fleet, query: Query) -> None:
+    """Seeded: the cancellation comes at any moment between the child's beginning and a while after its end."""
+    rng = random.Random(7)
+
+    async def parent(state: State) -> State:
+        return {"got": (await join(await spawn({"number": 1}, graph="double"))).output}
+
+    async with fleet(graph_of(parent), double=graph_of(double)) as runtime:
+        for number in range(12):
+            await runtime.asubmit({}, thread_id=f"t{number}")
+            await asyncio.sleep(rng.uniform(0.0, 0.4))
+            with contextlib.suppress(errors.AlreadyFinished):
+                await runtime.acancel(f"t{number}")
+        async with asyncio.timeout(30):
+            while query("select count(*) from runs where state in ('open', 'queued')") != [(0,)]:
+                await asyncio.sleep(0.05)
+        states = Counter(state for (state,) in query("select state from runs where parent_thread_id is null"))
+    assert 12 == states["cancelled"] + states["succeeded"], states
+    assert [(0,)] == query("select count(*) from waits where state = 'open'")
+    assert [(0,)] == query("select count(*) from threads where due_at is not null or lease_holder is not null")
 
 
 async def test_a_child_has_its_parents_deadline_or_an_earlier_one(fleet: Fleet, query: Query, clock: Clock) -> None:

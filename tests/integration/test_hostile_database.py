@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
-from standfast.graph import Runtime
+from standfast.checkpoint import errors
+from standfast.checkpoint.settings import Settings
+from standfast.graph import DEFAULT_OPERATIONS, Runtime, build_agent
 from tests.conftest import at_database
-from tests.crash.support.scripted_model import call, script
+from tests.crash.support.scripted_model import OPERATIONS, ScriptedModel, call, script
 from tests.servers.reports import ReportsServer
 
 Query = Callable[..., list[tuple[Any, ...]]]
@@ -56,6 +59,18 @@ def administer(database_url: str, query: Query) -> Callable[..., None]:
                 conn.execute(f"alter database {name} {changed}".encode())
 
     return alter
+
+
+@pytest.fixture
+def role(administer: Callable[..., None], database_url: str, query: Query) -> Iterator[str]:
+    """A role that owns nothing and may use all that there is."""
+    name = f"user_of_{urlsplit(database_url).path.removeprefix('/')}"
+    query(f"create role {name} login password 'secret'")
+    query(f"grant usage on schema standfast to {name}; grant all on public.entries to {name}")
+    for things in ("tables", "sequences", "functions"):
+        query(f"grant all on all {things} in schema standfast to {name}")
+    yield name
+    query(f"drop owned by {name}; drop role {name}")
 
 
 def terminate(query: Query) -> None:
@@ -116,3 +131,40 @@ async def test_a_failover_to_a_server_that_only_reads_is_waited_for(
         done = await approving
     assert ("succeeded", "the end") == (done.status, done.outcome["answer"])
     assert 2 == len(reports_server.effects())
+
+
+@pytest.mark.parametrize("table", ["attempts", "checkpoint_writes", "approvals"])
+async def test_a_right_that_is_missing_parks_no_run_whose_work_goes_on_when_it_is_granted(
+    administer: Callable[..., None],
+    database_url: str,
+    query: Query,
+    reports_server: ReportsServer,
+    caplog: pytest.LogCaptureFixture,
+    role: str,
+    table: str,
+) -> None:
+    query(f"revoke insert, update on {table} from {role}")
+    graph = build_agent(model=ScriptedModel(), operations=[*DEFAULT_OPERATIONS, *OPERATIONS])
+    settings = Settings(reports_url=f"{reports_server.url}/reports")
+    url = make_conninfo(database_url, user=role, password="secret")
+    async with Runtime(graph, database_url=url, settings=settings) as runtime, working(runtime):
+        await runtime.asubmit(WORK, thread_id="t")
+        async with asyncio.timeout(30):
+            while not any(f"permission denied for table {table}" in one.message for one in caplog.records):
+                await asyncio.sleep(0.05)
+        query(f"grant insert, update on {table} to {role}")
+        waiting = await at_rest(runtime)
+        assert "waiting" == waiting.status, waiting.reason
+        done = await runtime.aresume("t", approve=waiting.approvals[0].id)
+    assert ("succeeded", "the end") == (done.status, done.outcome["answer"])
+    assert 2 == len(reports_server.effects())
+
+
+async def test_who_lacks_a_right_is_told_which(
+    administer: Callable[..., None], database_url: str, query: Query, role: str
+) -> None:
+    query(f"revoke insert on threads from {role}")
+    url = make_conninfo(database_url, user=role, password="secret")
+    async with Runtime(build_agent(model=ScriptedModel()), database_url=url) as runtime:
+        with pytest.raises(errors.StorageForbidden, match="table threads"):
+            await runtime.asubmit("anything", thread_id="t")

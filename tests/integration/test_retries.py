@@ -110,6 +110,26 @@ async def test_a_long_delay_holds_neither_process_nor_lease_and_a_worker_ends_it
     assert [("timed_out",)] == query("select state from waits")
 
 
+async def test_a_clock_that_steps_back_makes_a_delay_longer_and_an_attempt_no_other(
+    opened: Open, clock: Clock, query: Query
+) -> None:
+    flaky = Flaky(RetryPolicy(3, 20.0, jitter=0.0, park_over=0), failures=1)
+    async with opened(flaky.operation, lease_seconds=5.0) as runtime:
+        await runtime.ainvoke(script([call("work")]), thread_id="t")
+        clock.move(seconds(-3600))
+        for late in (0, 20, 3580):
+            clock.move(seconds(late))
+            assert ("waiting", [1]) == ((await runtime.aresume("t")).status, flaky.attempts)
+        clock.move(seconds(20))
+        result = await runtime.aresume("t")
+
+    assert ("succeeded", [1, 2], ["worked"]) == (result.status, flaky.attempts, texts(result))
+    assert [(1, "failed"), (2, "succeeded")] == query(
+        """select a.number, a.state from attempts a join operations o on o.id = a.operation_id
+            where o.name = 'work' order by a.number"""
+    )
+
+
 async def test_a_short_delay_is_slept_by_whoever_drives(opened: Open) -> None:
     flaky = Flaky(RetryPolicy(initial_delay=0.01), failures=2)
     async with opened(flaky.operation) as runtime:
