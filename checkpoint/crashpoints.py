@@ -1,6 +1,7 @@
 """Named places in the shipped code where a test may kill the process. In production each is one comparison.
 
-Invariant: `POINTS`, `OUTCOME_POINTS` and `CHILD_POINTS` list them all; reaching another name is a mistake in our code.
+Invariant: `POINTS`, `OUTCOME_POINTS`, `RETENTION_POINTS` and `CHILD_POINTS` list them all; reaching another name is
+a mistake in our code.
 """
 
 from __future__ import annotations
@@ -47,12 +48,17 @@ OUTCOME_POINTS: Final = (
     "outcome.polled",  # the operation's poll has answered, nothing says so
     "outcome.completed",  # a completion is committed, nobody has gone on
 )
+RETENTION_POINTS: Final = (
+    "retention.deleting",  # some threads are deleted, the transaction is not committed
+    "retention.deleted",  # it is, and there are more
+    "retention.cutting",  # a history is cut, the transaction is not committed
+)
 CHILD_POINTS: Final = (
     "child.spawning",  # children are made, their transaction is not committed
     "child.spawned",  # they are committed, the node does not know it
 )
 
-_POINTS: Final = frozenset((*POINTS, *OUTCOME_POINTS, *CHILD_POINTS))
+_POINTS: Final = frozenset((*POINTS, *OUTCOME_POINTS, *RETENTION_POINTS, *CHILD_POINTS))
 hook: Callable[[str], None] | None = None
 
 

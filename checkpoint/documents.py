@@ -53,10 +53,11 @@ class Documents:
         names = "".join(f"{one.name}\0{one.sha256}\n" for one in sorted(documents, key=lambda one: one.name))
         identifier = hashlib.sha256(names.encode()).hexdigest()
         hashes = [one.sha256 for one in documents]
-        known = {row["sha256"] for row in await self._database.fetch(_SQL["known"], {"hashes": hashes})}
 
         async def work(conn: Connection) -> None:
             cursor = conn.cursor()
+            await cursor.execute(_SQL["known"], {"hashes": hashes})
+            known = {row["sha256"] for row in await cursor.fetchall()}
             for one in documents:
                 if one.sha256 not in known:
                     await cursor.execute(_SQL["put_document"], vars(one))

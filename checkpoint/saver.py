@@ -35,7 +35,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
-from langgraph.checkpoint.postgres.base import PRUNE_STRATEGIES, _aexecute, _keep_latest
+from langgraph.checkpoint.postgres.base import PRUNE_STRATEGIES
 from langgraph.checkpoint.serde.types import ERROR, _DeltaSnapshot
 from psycopg import AsyncCursor
 from psycopg.rows import DictRow
@@ -387,7 +387,11 @@ class LeasedSaver(AsyncPostgresSaver):
         await self._transaction([(_SQL["delete_runs"], params), (_SQL["delete_orphans"], params[:1])])
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
-        """Keep only the newest checkpoint of each namespace of the leased thread, or (`delete`) nothing."""
+        """Keep only the newest checkpoint of the leased thread, or (`delete`) nothing.
+
+        What DeltaChannels hold is read from the checkpoints since their last snapshot: those stay too. A runtime's
+        `aprune(keep_checkpoints=1)`, which knows the graph, writes it into the newest one.
+        """
         if strategy not in PRUNE_STRATEGIES:
             raise errors.UsageError(f"there is no strategy {strategy!r} for pruning; there are {PRUNE_STRATEGIES}")
         for thread_id in thread_ids:
@@ -399,16 +403,7 @@ class LeasedSaver(AsyncPostgresSaver):
     async def _keep_latest(self, thread_id: str) -> None:
         self._require_lease({"configurable": {"thread_id": thread_id}})
         await self._before_reading()
-        lease = self.lease
-        assert lease is not None
-
-        async def work(conn: Connection) -> None:
-            cursor = conn.cursor(binary=True)
-            await _aexecute(cursor, _keep_latest(thread_id))
-            # Last, because the parent's statements begin by setting the isolation level.
-            await cursor.execute(_SQL["assert_lease"], (lease.thread_id, lease.epoch))
-
-        await self._fenced(work)
+        await self._transaction([(_SQL["keep_latest"], (thread_id,))])
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread's whole chain; the lease is the target's. Open questions keep their ids."""

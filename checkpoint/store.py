@@ -18,6 +18,7 @@ from standfast.checkpoint.groups import Groups
 from standfast.checkpoint.memory import Memory
 from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.outbox import Outbox
+from standfast.checkpoint.retention import Retention
 from standfast.checkpoint.run_events import RunEvents
 from standfast.checkpoint.schedules import Schedules
 from standfast.checkpoint.seal import Sealer
@@ -49,6 +50,7 @@ class Store:
     forks: Forks
     outbox: Outbox
     artifacts: Artifacts
+    retention: Retention
 
     @classmethod
     def over(cls, database: Database, registry: TypeRegistry, *, settings: Settings | None = None) -> Store:
@@ -80,4 +82,5 @@ class Store:
             Forks(database, sealer),
             outbox,
             kept,
+            Retention(database, sealer),
         )

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from standfast.graph.pictures.chart import chart
     from standfast.graph.pictures.diagram import Picture, picture_of
     from standfast.graph.result import Result
+    from standfast.graph.retention import Pruned
     from standfast.graph.routing import after_approval, after_operate, after_validation
     from standfast.graph.served import Served
     from standfast.graph.timeline import Ledger, Timeline
@@ -97,6 +98,7 @@ __all__ = [
     "Policy",
     "Price",
     "Principal",
+    "Pruned",
     "Redelivery",
     "Registry",
     "Result",
@@ -182,6 +184,7 @@ _HOMES: Final = {
     "Policy": "standfast.tools.operations",
     "Price": "standfast.checkpoint.budget",
     "Principal": "standfast.tools.principals",
+    "Pruned": "standfast.graph.retention",
     "Redelivery": "standfast.tools.channels",
     "Registry": "standfast.tools.operations",
     "Result": "standfast.graph.result",

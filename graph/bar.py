@@ -50,6 +50,10 @@ class Bar:
             self._progress.stop()
             self._progress = None
 
+    def expect(self, total: int) -> None:
+        """So many are to be done in all."""
+        self._total = total
+
     def add(self, done: int = 1) -> None:
         """So many more are done."""
         self._done += done

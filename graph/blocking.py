@@ -35,6 +35,7 @@ from standfast.checkpoint.threads import Thread
 from standfast.graph.history import Diff, History
 from standfast.graph.pictures.diagram import Picture
 from standfast.graph.result import Result
+from standfast.graph.retention import Pruned
 from standfast.graph.runtime import AsyncRuntime
 from standfast.graph.time_travel import At
 from standfast.graph.timeline import Ledger, Timeline
@@ -241,6 +242,10 @@ class Runtime(AsyncRuntime):
     def sweep_artifacts(self) -> int:
         """Blocking twin of `asweep_artifacts`."""
         return self._wait(self.asweep_artifacts)
+
+    def prune(self, **options: Any) -> Pruned:
+        """Blocking twin of `aprune`."""
+        return self._wait(lambda: self.aprune(**options))
 
     def work(self, *, stop: threading.Event | None = None, **options: Any) -> None:
         """Blocking twin of `awork`: until `stop` is set or Ctrl-C, both of which drain."""

@@ -51,6 +51,7 @@ from standfast.graph.parts import Listened, Mode, Parts
 from standfast.graph.recorder import OnEvent
 from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
+from standfast.graph.retention import Pruning
 from standfast.graph.scheduling import Scheduling
 from standfast.graph.steering import Steering
 from standfast.graph.time_travel import TimeTravel, graph_over
@@ -71,7 +72,7 @@ class _Unset:
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, Steering, Scheduling):
+class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, Steering, Scheduling, Pruning):
     """A durable runtime for one graph. Use it with `async with`, on one event loop.
 
     `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without

@@ -223,7 +223,7 @@ create index passages_search on passages using gin (search);
 
 create table collections (
     id         text primary key,                 -- SHA-256 over the sorted names and hashes
-    created_at timestamptz not null default standfast.now()
+    put_at     timestamptz not null default standfast.now()  -- the last time
 );
 
 create table collection_documents (

@@ -291,14 +291,17 @@ begin
             return;
         end if;
     end if;
-    insert into threads (id, uuid, tenant, owner, graph, version, fingerprint)
-    values (thread, coalesce(uuid_1(thread), gen_random_uuid()), in_tenant, in_owner, in_graph, in_version,
-            in_fingerprint)
-    on conflict (id) do nothing;
-    if on_busy = 'withdraw' then
-        perform 1 from approvals where thread_id = thread and state = 'open' order by id for update;
-    end if;
-    select * into t from threads where id = thread for no key update;
+    loop  -- again if the thread was deleted between the two
+        insert into threads (id, uuid, tenant, owner, graph, version, fingerprint)
+        values (thread, coalesce(uuid_1(thread), gen_random_uuid()), in_tenant, in_owner, in_graph, in_version,
+                in_fingerprint)
+        on conflict (id) do nothing;
+        if on_busy = 'withdraw' then
+            perform 1 from approvals where thread_id = thread and state = 'open' order by id for update;
+        end if;
+        select * into t from threads where id = thread for no key update;
+        exit when found;
+    end loop;
     select * into known from runs r where r.thread_id = thread and r.id = run;
     if found then
         -- Sent again because the answer was lost: the commit may have taken the lease for this very holder.

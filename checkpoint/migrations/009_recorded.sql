@@ -33,6 +33,7 @@ declare
     from_run uuid;
     known forks%rowtype;
 begin
+    perform keep_thread_1(source);
     select * into t from threads where id = source and tenant = in_tenant;
     if not found then
         return query select 'unknown', null::bigint, null::text;

@@ -55,6 +55,9 @@ delete from checkpoint_blobs where thread_id = %s
 -- name: delete_writes
 delete from checkpoint_writes where thread_id = %s
 
+-- name: keep_latest
+select cut_history_1(%s, 1)
+
 -- name: delete_runs
 with gone as (
     delete from checkpoints where thread_id = %s and metadata ->> 'run_id' = any(%s)

@@ -7,10 +7,11 @@ insert into passages (sha256, index, text) values (%(sha256)s, %(index)s, %(text
 on conflict (sha256, index) do nothing
 
 -- name: known
-select sha256 from documents where sha256 = any(%(hashes)s)
+-- Locked until the commit that has them: nobody sweeps them meanwhile.
+select sha256 from documents where sha256 = any(%(hashes)s) order by sha256 for key share
 
 -- name: put_collection
-insert into collections (id) values (%(id)s) on conflict (id) do nothing
+insert into collections (id) values (%(id)s) on conflict (id) do update set put_at = standfast.now()
 
 -- name: put_member
 insert into collection_documents (collection_id, name, sha256) values (%(id)s, %(name)s, %(sha256)s)

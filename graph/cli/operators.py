@@ -212,6 +212,45 @@ def park(
     return operate.park(context.obj, thread, reason, as_json=json)
 
 
+@operators.command()
+def prune(
+    context: typer.Context,
+    older_than: Annotated[
+        str, typer.Option("--older-than", metavar="TIME", help="Not changed for so long: 90d, 12h.", show_default=False)
+    ],
+    states: Annotated[
+        list[str] | None,
+        typer.Option("--state", help="Only those that succeeded, failed or were cancelled; may be repeated."),
+    ] = None,
+    graph: OfGraph = None,
+    tenant: Annotated[str, typer.Option("--tenant", metavar="NAME", help="Whose threads.")] = "default",
+    keep_checkpoints: Annotated[
+        int | None,
+        typer.Option(
+            "--keep-checkpoints",
+            metavar="N",
+            min=1,
+            help="Delete no thread: keep only so many of the newest checkpoints of each, whatever its state.",
+        ),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    json: Json = False,
+) -> int:
+    """Delete threads that have ended, or cut long histories. What is open stays, and so does the audit."""
+    from standfast.graph.cli import prune as command
+
+    return command.prune(
+        context.obj,
+        older_than,
+        states=states or None,
+        graph=graph,
+        tenant=tenant,
+        keep_checkpoints=keep_checkpoints,
+        dry_run=dry_run,
+        as_json=json,
+    )
+
+
 MessageId = Annotated[str, typer.Argument(metavar="ID", help="The message's id, msg-...", show_default=False)]
 OfChannel = Annotated[str | None, typer.Option("--channel", metavar="NAME", help="Only those of one channel.")]
 

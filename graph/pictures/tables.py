@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.graph.history import Diff, History
 from standfast.graph.pictures.markup import Html, Piece, display, element, joined, table, tag, time_of
+from standfast.graph.retention import WHY, Pruned
 from standfast.graph.timeline import Ledger, Timeline
 from standfast.graph.visible import counted, shortened
 
@@ -60,6 +61,21 @@ def diff_table(diff: Diff) -> Html:
         rows.append(["next", _was(", ".join(diff.next_before)), _is(", ".join(diff.next_after))])
     head = element("div", element("b", "Difference"), class_="head")
     return display(head, table(("where", diff.before, diff.after), rows) if rows else element("p", "There is none."))
+
+
+def pruned_table(pruned: Pruned) -> Html:
+    """What went, and what stays for which reason."""
+    rows: list[list[Piece]] = [[graph, tag(state), count] for (graph, state), count in sorted(pruned.threads.items())]
+    kept = [f"{counted(count, 'thread')} {WHY[why]}" for why, count in sorted(pruned.kept.items())]
+    parts = {"checkpoint": pruned.checkpoints, "artifact": pruned.artifacts, "document": pruned.documents}
+    gone = ", ".join(counted(number, noun) for noun, number in parts.items() if number)
+    said = "Would be pruned; nothing was changed" if pruned.dry_run else "Pruned; the audit stays"
+    return display(
+        element("div", element("b", said), class_="head"),
+        table(("graph", "state", "threads"), rows) if rows else element("p", "No thread."),
+        element("p", f"and {gone}") if gone else None,
+        element("p", f"Kept: {'; '.join(kept)}", class_="dim") if kept else None,
+    )
 
 
 def _was(value: Any) -> Html | None:

@@ -16,9 +16,11 @@ from langgraph.checkpoint.base import id as id_clock
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.postgres import base
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+from langgraph.checkpoint.serde.types import _DeltaSnapshot
 from langgraph.errors import UnknownInterruptError
 from langgraph.graph import START, StateGraph
 from langgraph.graph.message import _messages_delta_reducer
+from langgraph.pregel._checkpoint import achannels_from_checkpoint
 from langgraph.types import Command, Send, interrupt
 
 
@@ -70,11 +72,13 @@ def test_the_saver_s_reads_go_through_cursor_and_load_checkpoint_tuple() -> None
     assert ["self", "value"] == list(inspect.signature(AsyncPostgresSaver._load_checkpoint_tuple).parameters)
 
 
-def test_pruning_is_a_sequence_of_statements_for_one_thread() -> None:
-    assert ["thread_id"] == list(inspect.signature(base._keep_latest).parameters)
-    assert ["cur", "statements"] == list(inspect.signature(base._aexecute).parameters)
-    assert (base.PRUNE_SNAPSHOT_SQL, (), False) == next(base._keep_latest("t"))
+def test_there_are_two_strategies_of_pruning() -> None:
     assert ("keep_latest", "delete") == base.PRUNE_STRATEGIES
+
+
+def test_what_a_delta_channel_holds_is_read_by_a_function_and_kept_as_a_snapshot_of_one_value() -> None:
+    assert ["specs", "checkpoint", "saver", "config"] == list(inspect.signature(achannels_from_checkpoint).parameters)
+    assert ("value",) == _DeltaSnapshot._fields
 
 
 def test_errors_questions_and_answers_have_fixed_places_and_the_error_marker_its_name() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import re
 import xml.etree.ElementTree as ET
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -25,6 +26,7 @@ from standfast.graph.pictures.diagram import Mark
 from standfast.graph.pictures.faces import face_of
 from standfast.graph.pictures.place import place_of
 from standfast.graph.pictures.scale import lasting, scale_of
+from standfast.graph.retention import Pruned
 
 HOSTILE = "</pre><script src='https://evil.example'>x</script><img src=http://evil.example onerror=x>\u202e"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -112,6 +114,7 @@ VALUES = {
     "timeline": TIMELINE,
     "history": History([HistoryEntry("1f0", None, 3, at(1), "loop", "r", {HOSTILE: 2}, (HOSTILE,))]),
     "diff": Diff("1f0", "1f1", [Change(HOSTILE, HOSTILE, [HOSTILE])], (HOSTILE,), ()),
+    "pruned": Pruned(True, Counter({(HOSTILE, "failed"): 2}), Counter({"family": 1}), 3, 4, 5),
     "picture": Picture(HOSTILE, [("a",), ("b", "c")], [(("a",), ("b",), True)], {("a",): Mark(2, "waiting")}, HOSTILE),
 }
 

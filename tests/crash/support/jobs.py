@@ -293,6 +293,12 @@ async def keep(runtime: Runtime, order: Order, directory: Path) -> str:
     return (await runtime.aput_artifact(order["text"], name="kept")).sha256
 
 
+async def prune(runtime: Runtime, order: Order, directory: Path) -> int:
+    """Prune what is older than `older_than` seconds, but for `keep` checkpoints; how many threads."""
+    pruned = await runtime.aprune(older_than=order["older_than"], keep_checkpoints=order["keep"])
+    return pruned.threads.total()
+
+
 JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "migrated": migrated,
     "ask": ask,
@@ -305,6 +311,7 @@ JOBS: Mapping[str, Callable[[Runtime, Order, Path], Awaitable[Any]]] = {
     "look": look,
     "dispatch": dispatch,
     "keep": keep,
+    "prune": prune,
     "serve": serve,
     "carry_on": carry_on,
     "race": race,
