@@ -11,6 +11,7 @@ from pathlib import Path
 from standfast.checkpoint.artifact import Artifact
 from standfast.checkpoint.artifacts import KeptArtifact
 from standfast.checkpoint.store import Store
+from standfast.graph.rows import Rows
 from standfast.tools.artifacts import Source, found, put, save
 
 
@@ -24,7 +25,7 @@ class Keeping:
 
     async def aartifacts(self, *, thread_id: str | None = None, limit: int = 50) -> Sequence[KeptArtifact]:
         """What threads refer to, the newest first."""
-        return await self.store.artifacts.list(thread_id=thread_id, limit=limit)
+        return Rows(KeptArtifact, await self.store.artifacts.list(thread_id=thread_id, limit=limit))
 
     async def aput_artifact(
         self, source: Source, *, name: str | None = None, media_type: str | None = None

@@ -30,6 +30,7 @@ from standfast.graph.auditing import exported
 from standfast.graph.door import text_of, thread_id_of
 from standfast.graph.identity import Identity
 from standfast.graph.members import set_member
+from standfast.graph.rows import Rows
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
@@ -71,7 +72,8 @@ class Operators:
     ) -> Sequence[Thread]:
         """The threads that changed last; the next page begins `before` the last one's `updated_at`."""
         listing = Listing(self.store.database)
-        return await listing.threads(state=_status(state), graph=graph, before=before, limit=limit, tenant=tenant)
+        found = await listing.threads(state=_status(state), graph=graph, before=before, limit=limit, tenant=tenant)
+        return Rows(Thread, found)
 
     async def aruns(
         self,
@@ -85,7 +87,8 @@ class Operators:
         """The runs that were accepted last."""
         thread = None if thread_id is None else thread_id_of(thread_id)
         listing = Listing(self.store.database)
-        return await listing.runs(state=_status(state), graph=graph, thread_id=thread, limit=limit, tenant=tenant)
+        found = await listing.runs(state=_status(state), graph=graph, thread_id=thread, limit=limit, tenant=tenant)
+        return Rows(RunRow, found)
 
     async def aopen_waits(
         self,
@@ -98,23 +101,23 @@ class Operators:
     ) -> Sequence[OpenWait]:
         """What threads wait for: people, times and events; the longest wait first."""
         thread = None if thread_id is None else thread_id_of(thread_id)
-        return await Listing(self.store.database).waits(
-            kind=kind, graph=graph, thread_id=thread, limit=limit, tenant=tenant
-        )
+        listing = Listing(self.store.database)
+        found = await listing.waits(kind=kind, graph=graph, thread_id=thread, limit=limit, tenant=tenant)
+        return Rows(OpenWait, found)
 
     async def aworkers(self) -> Sequence[WorkerRow]:
         """The worker processes that have been heard of within a day and have not said goodbye, oldest first."""
-        return await Fleet(self.store.database).workers()
+        return Rows(WorkerRow, await Fleet(self.store.database).workers())
 
     async def aunserved(self) -> Sequence[Unserved]:
         """Due runs that wait for a worker with their graph and version, while there is none."""
-        return await Fleet(self.store.database).unserved()
+        return Rows(Unserved, await Fleet(self.store.database).unserved())
 
     # -- audit and groups
 
     async def aaudit(self, thread_id: object) -> Sequence[Entry]:
         """What the audit tells of one thread, oldest first; of a thread that was erased too."""
-        return [one async for one in self.store.audit.entries(thread_id_of(thread_id))]
+        return Rows(Entry, [one async for one in self.store.audit.entries(thread_id_of(thread_id))])
 
     async def aexport_audit(self, thread_id: object = None) -> AsyncIterator[dict[str, Any]]:
         """The audit of one thread, or of all, entry by entry with the values that it stands for; see `exported`."""
@@ -158,7 +161,7 @@ class Operators:
 
     async def amembers(self, group: str | None = None, *, tenant: str = "default") -> Sequence[Member]:
         """Who is in one group, or in all."""
-        return await self.store.groups.list(group, tenant=tenant)
+        return Rows(Member, await self.store.groups.list(group, tenant=tenant))
 
     # -- interventions
 

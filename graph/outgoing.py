@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from standfast.checkpoint import errors
 from standfast.checkpoint.outbox import Delivery, Message, State
 from standfast.checkpoint.store import Store
+from standfast.graph.rows import Rows
 from standfast.tools.channels import Channel
 from standfast.tools.dispatcher import Dispatched, Dispatcher
 
@@ -38,7 +39,8 @@ class Outgoing:
         limit: int = 50,
     ) -> Sequence[Delivery]:
         """How messages stand with their channels, the newest first; `state="dead"` is the dead-letter list."""
-        return await self.store.outbox.list(state=state, thread_id=thread_id, channel=channel, limit=limit)
+        found = await self.store.outbox.list(state=state, thread_id=thread_id, channel=channel, limit=limit)
+        return Rows(Delivery, found)
 
     async def amessage(self, message_id: str) -> tuple[Message, Sequence[Delivery]]:
         """One message with its payload, and how it stands. Raises `UnknownMessage`."""

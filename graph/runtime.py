@@ -52,6 +52,7 @@ from standfast.graph.recorder import OnEvent
 from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
 from standfast.graph.retention import Pruning
+from standfast.graph.rows import Rows
 from standfast.graph.scheduling import Scheduling
 from standfast.graph.steering import Steering
 from standfast.graph.time_travel import TimeTravel, graph_over
@@ -582,7 +583,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         """
         thread = None if thread_id is None else thread_id_of(thread_id)
         found = await self.store.approvals.list(thread_id=thread, state=state, limit=limit)
-        return [deciding.as_of_now(one, self._operations, self.policy) for one in found]
+        return Rows(Approval, [deciding.as_of_now(one, self._operations, self.policy) for one in found])
 
     def _over(self, saver: LeasedSaver) -> Graph:
         return graph_over(self._graph, saver)

@@ -20,6 +20,7 @@ from standfast.checkpoint.threads import NewRun
 from standfast.graph.accepting import Options
 from standfast.graph.door import graph_input
 from standfast.graph.result import Result
+from standfast.graph.rows import Rows
 from standfast.tools.cron import Cron
 from standfast.tools.principals import Principal
 
@@ -112,7 +113,7 @@ class Scheduling:
 
     async def aschedules(self, *, as_: Principal | None = None, token: str | None = None) -> Sequence[Schedule]:
         """The schedules of the caller's tenant, by name."""
-        return await self.store.schedules.list(tenant=await self._tenant(as_, token))
+        return Rows(Schedule, await self.store.schedules.list(tenant=await self._tenant(as_, token)))
 
     async def apause_schedule(self, name: str, *, as_: Principal | None = None, token: str | None = None) -> None:
         """Fire nothing until it is resumed. Raises `UnknownSchedule`."""

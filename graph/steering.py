@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from standfast.checkpoint.flow import Limit, LimitRow
 from standfast.checkpoint.store import Store
+from standfast.graph.rows import Rows
 from standfast.tools.principals import Principal
 
 
@@ -34,4 +35,4 @@ class Steering:
 
     async def alimits(self) -> Sequence[LimitRow]:
         """All limits that are set, by key, and how much of each is used now."""
-        return await self.store.flow.list()
+        return Rows(LimitRow, await self.store.flow.list())

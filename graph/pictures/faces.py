@@ -16,9 +16,17 @@ from standfast.graph.pictures.cards import approval_card, result_card, thread_ca
 from standfast.graph.pictures.chart import chart_svg
 from standfast.graph.pictures.diagram import Picture, picture_of
 from standfast.graph.pictures.markup import Html, display, element, tag
-from standfast.graph.pictures.tables import diff_table, history_table, ledger_table, pruned_table, story_table
+from standfast.graph.pictures.tables import (
+    diff_table,
+    history_table,
+    ledger_table,
+    pruned_table,
+    rows_table,
+    story_table,
+)
 from standfast.graph.result import Result
 from standfast.graph.retention import Pruned
+from standfast.graph.rows import Rows
 from standfast.graph.timeline import Ledger, Timeline
 
 
@@ -35,6 +43,7 @@ face_of.register(Ledger, ledger_table)
 face_of.register(History, history_table)
 face_of.register(Diff, diff_table)
 face_of.register(Pruned, pruned_table)
+face_of.register(Rows, rows_table)
 
 
 @face_of.register

@@ -93,6 +93,9 @@ STATUS_COLOURS: Final = {
     "unknown": "red",
     "needs_attention": "red",
     "cancelled": "dim",
+    "pending": "amber",
+    "delivered": "green",
+    "dead": "red",
     "expired": "dim",
     "withdrawn": "dim",
 }
@@ -152,6 +155,12 @@ def time_of(at: datetime) -> Html:
     """A time of day, with the whole of it on hovering."""
     local = at.astimezone()
     return element("time", f"{local:%H:%M:%S}.{local.microsecond // 100_000}", title=f"{local:%Y-%m-%d %H:%M:%S %Z}")
+
+
+def day_of(at: datetime) -> Html:
+    """A day and a time, with the zone on hovering."""
+    local = at.astimezone()
+    return element("time", f"{local:%Y-%m-%d %H:%M}", title=f"{local:%Y-%m-%d %H:%M:%S %Z}")
 
 
 def _cell(value: Piece) -> Html:

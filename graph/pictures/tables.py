@@ -9,8 +9,9 @@ from langchain_core.messages import AIMessage
 
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.graph.history import Diff, History
-from standfast.graph.pictures.markup import Html, Piece, display, element, joined, table, tag, time_of
+from standfast.graph.pictures.markup import Html, Piece, day_of, display, element, joined, table, tag, time_of
 from standfast.graph.retention import WHY, Pruned
+from standfast.graph.rows import Cell, Name, Rows, State
 from standfast.graph.timeline import Ledger, Timeline
 from standfast.graph.visible import counted, shortened
 
@@ -61,6 +62,27 @@ def diff_table(diff: Diff) -> Html:
         rows.append(["next", _was(", ".join(diff.next_before)), _is(", ".join(diff.next_after))])
     head = element("div", element("b", "Difference"), class_="head")
     return display(head, table(("where", diff.before, diff.after), rows) if rows else element("p", "There is none."))
+
+
+def rows_table(rows: Rows[Any]) -> Html:
+    """A list as its columns."""
+    cells = [[_cell(one) for one in rows.columns.cells(item)] for item in rows[:_MOST_ROWS]]
+    left = len(rows) - len(cells)
+    return display(
+        element("div", element("b", rows.head), class_="head"),
+        table(rows.columns.headings, cells) if cells else None,
+        element("p", f"and {left:,} more", class_="dim") if left else None,
+    )
+
+
+def _cell(cell: Cell) -> Piece:
+    if isinstance(cell, datetime):
+        return day_of(cell)
+    if isinstance(cell, State):
+        return tag(cell)
+    if isinstance(cell, Name):
+        return element("code", cell, class_="name")
+    return cell if isinstance(cell, int) else shortened(cell, _LONG) if cell else None
 
 
 def pruned_table(pruned: Pruned) -> Html:

@@ -15,7 +15,10 @@ import pytest
 from langgraph.graph import END, START, StateGraph
 
 from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.audit import Entry
 from standfast.checkpoint.differences import Change
+from standfast.checkpoint.flow import Limit, LimitRow
+from standfast.checkpoint.listing import OpenWait
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.threads import Status, Thread
@@ -27,6 +30,7 @@ from standfast.graph.pictures.faces import face_of
 from standfast.graph.pictures.place import place_of
 from standfast.graph.pictures.scale import lasting, scale_of
 from standfast.graph.retention import Pruned
+from standfast.graph.rows import COLUMNS, Rows
 
 HOSTILE = "</pre><script src='https://evil.example'>x</script><img src=http://evil.example onerror=x>\u202e"
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -115,6 +119,11 @@ VALUES = {
     "history": History([HistoryEntry("1f0", None, 3, at(1), "loop", "r", {HOSTILE: 2}, (HOSTILE,))]),
     "diff": Diff("1f0", "1f1", [Change(HOSTILE, HOSTILE, [HOSTILE])], (HOSTILE,), ()),
     "pruned": Pruned(True, Counter({(HOSTILE, "failed"): 2}), Counter({"family": 1}), 3, 4, 5),
+    "threads": Rows(Thread, [thread(), thread(status=Status.RUNNING)]),
+    "approvals": Rows(Approval, [APPROVAL]),
+    "waits": Rows(OpenWait, [OpenWait(HOSTILE, "w", "r", HOSTILE, "1", "event", HOSTILE, HOSTILE, None, at(1), None)]),
+    "entries": Rows(Entry, [Entry(HOSTILE, 1, {"kind": "decision", "by": HOSTILE, "at": HOSTILE}, "", "")]),
+    "limits": Rows(LimitRow, [LimitRow(Limit("model:all", 2, 10, 60.0, 3), 1, at(1), HOSTILE)]),
     "picture": Picture(HOSTILE, [("a",), ("b", "c")], [(("a",), ("b",), True)], {("a",): Mark(2, "waiting")}, HOSTILE),
 }
 
@@ -182,6 +191,20 @@ def test_colours_are_those_of_the_page_light_and_dark(name: str) -> None:
     assert "light-dark(" in sheet
     assert '[data-jp-theme-light="false"]' in sheet
     assert [] == re.findall(r"#[0-9a-f]{6}\b", body)
+
+
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_an_empty_list_says_what_there_is_none_of(kind: type) -> None:
+    none: Rows[Any] = Rows(kind, [])
+    assert f"<No {COLUMNS[kind].noun}s>" == repr(none)
+    assert f"No {COLUMNS[kind].noun}s" in Reader(none._repr_html_() or "").text
+    assert [] == none
+
+
+def test_a_list_of_many_shows_the_first_and_how_many_more_there_are() -> None:
+    many = Rows(Thread, [thread(id=f"t-{number}") for number in range(1000)])
+    assert "and 800 more" in Reader(many._repr_html_() or "").text
+    assert repr(many).endswith("and 950 more>")
 
 
 def test_without_matplotlib_a_timeline_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
