@@ -11,40 +11,56 @@ from typing import TYPE_CHECKING, Any, Final
 from standfast.checkpoint.shown import show_with
 
 if TYPE_CHECKING:
-    from standfast.checkpoint.approvals import Approval
+    from standfast.checkpoint.approvals import Approval, Terms
     from standfast.checkpoint.artifact import Artifact
+    from standfast.checkpoint.artifacts import KeptArtifact
+    from standfast.checkpoint.audit import Anchor, Entry, Finding, Verification
     from standfast.checkpoint.budget import Budget, Price
     from standfast.checkpoint.child import Child, ChildEnd
+    from standfast.checkpoint.differences import Change
     from standfast.checkpoint.events import Event
-    from standfast.checkpoint.flow import Limit
+    from standfast.checkpoint.fleet import Unserved, WorkerRow
+    from standfast.checkpoint.flow import Limit, LimitRow
+    from standfast.checkpoint.groups import Member
+    from standfast.checkpoint.listing import OpenWait, RunRow
+    from standfast.checkpoint.memory import Memory
+    from standfast.checkpoint.operations import Attempt
     from standfast.checkpoint.outbox import Delivery, Message
+    from standfast.checkpoint.schedules import Schedule
+    from standfast.checkpoint.settings import Settings
     from standfast.checkpoint.stored_types import TypeRegistry
-    from standfast.checkpoint.threads import Status, Thread
+    from standfast.checkpoint.threads import Run, Status, Thread
+    from standfast.checkpoint.waits import Wait
     from standfast.graph.answers import Said
     from standfast.graph.blocking import Runtime
-    from standfast.graph.builder import DEFAULT_OPERATIONS, build_agent, operation_graph
+    from standfast.graph.builder import DEFAULT_OPERATIONS, AgentGraph, build_agent, operation_graph
     from standfast.graph.events import StreamEvent, fold_text
+    from standfast.graph.history import Diff, History, HistoryEntry
     from standfast.graph.pictures.buttons import decide_here
     from standfast.graph.pictures.chart import chart
-    from standfast.graph.pictures.diagram import Picture, picture_of
+    from standfast.graph.pictures.diagram import Mark, Picture, picture_of
     from standfast.graph.result import Result
     from standfast.graph.retention import Pruned
     from standfast.graph.routing import after_approval, after_operate, after_validation
+    from standfast.graph.rows import Rows
     from standfast.graph.served import Served
-    from standfast.graph.timeline import Ledger, Timeline
+    from standfast.graph.timeline import Ledger, Step, Timeline
     from standfast.nodes.approval import approval_node
     from standfast.nodes.operate import operate_node
-    from standfast.nodes.state import OperationState, proposal
+    from standfast.nodes.state import OperationResult, OperationState, ToolCall, proposal
     from standfast.nodes.validation import validation_node
     from standfast.tools.approval_policy import ApprovalPolicy
+    from standfast.tools.artifacts import ThreadArtifacts
     from standfast.tools.authenticators import OIDC, Authenticator
     from standfast.tools.channels import Channel, FunctionChannel, LogChannel, Redelivery, Webhook
     from standfast.tools.children import end_of, join, map, spawn
     from standfast.tools.conditions import Condition
+    from standfast.tools.dispatcher import Dispatched
     from standfast.tools.drive import artifacts
-    from standfast.tools.failures import FailureClass, InvalidArguments, register_classifier
+    from standfast.tools.failures import Failure, FailureClass, InvalidArguments, register_classifier
     from standfast.tools.notify import notify
     from standfast.tools.operations import (
+        CheckContext,
         Effect,
         Operation,
         OperationContext,
@@ -60,37 +76,70 @@ if TYPE_CHECKING:
     from standfast.tools.remember import remember
     from standfast.tools.retries import Backoff, RetryPolicy
     from standfast.tools.rules import Rule
-    from standfast.tools.waits import all_of, event, first_of, sleep, timer, wait_for_event
+    from standfast.tools.waits import (
+        ChildWait,
+        Ended,
+        EventWait,
+        TimerWait,
+        all_of,
+        event,
+        first_of,
+        sleep,
+        timer,
+        wait_for_event,
+    )
 
 __all__ = [
     "DEFAULT_OPERATIONS",
     "OIDC",
+    "AgentGraph",
+    "Anchor",
     "Approval",
     "ApprovalPolicy",
     "Artifact",
+    "Attempt",
     "Authenticator",
     "Backoff",
     "Budget",
     "CannotTell",
+    "Change",
     "Channel",
+    "CheckContext",
     "Child",
     "ChildEnd",
+    "ChildWait",
     "Condition",
     "Delivery",
     "DidNotHappen",
+    "Diff",
+    "Dispatched",
     "Effect",
+    "Ended",
+    "Entry",
     "Event",
+    "EventWait",
     "Failed",
+    "Failure",
     "FailureClass",
+    "Finding",
     "FunctionChannel",
     "Happened",
+    "History",
+    "HistoryEntry",
     "InvalidArguments",
+    "KeptArtifact",
     "Ledger",
     "Limit",
+    "LimitRow",
     "LogChannel",
+    "Mark",
+    "Member",
+    "Memory",
     "Message",
+    "OpenWait",
     "Operation",
     "OperationContext",
+    "OperationResult",
     "OperationState",
     "OutcomeContext",
     "Pending",
@@ -103,16 +152,30 @@ __all__ = [
     "Registry",
     "Result",
     "RetryPolicy",
+    "Rows",
     "Rule",
+    "Run",
+    "RunRow",
     "Runtime",
     "Said",
+    "Schedule",
     "Served",
+    "Settings",
     "Status",
+    "Step",
     "StreamEvent",
+    "Terms",
     "Thread",
+    "ThreadArtifacts",
     "Timeline",
+    "TimerWait",
+    "ToolCall",
     "TypeRegistry",
+    "Unserved",
+    "Verification",
+    "Wait",
     "Webhook",
+    "WorkerRow",
     "after_approval",
     "after_operate",
     "after_validation",
@@ -151,32 +214,54 @@ __all__ = [
 _HOMES: Final = {
     "DEFAULT_OPERATIONS": "standfast.graph.builder",
     "OIDC": "standfast.tools.authenticators",
+    "AgentGraph": "standfast.graph.builder",
+    "Anchor": "standfast.checkpoint.audit",
     "Approval": "standfast.checkpoint.approvals",
     "ApprovalPolicy": "standfast.tools.approval_policy",
     "Artifact": "standfast.checkpoint.artifact",
+    "Attempt": "standfast.checkpoint.operations",
     "Authenticator": "standfast.tools.authenticators",
     "Backoff": "standfast.tools.retries",
     "Budget": "standfast.checkpoint.budget",
     "CannotTell": "standfast.tools.outcomes",
+    "Change": "standfast.checkpoint.differences",
     "Channel": "standfast.tools.channels",
+    "CheckContext": "standfast.tools.operations",
     "Child": "standfast.checkpoint.child",
     "ChildEnd": "standfast.checkpoint.child",
+    "ChildWait": "standfast.tools.waits",
     "Condition": "standfast.tools.conditions",
     "Delivery": "standfast.checkpoint.outbox",
     "DidNotHappen": "standfast.tools.outcomes",
+    "Diff": "standfast.graph.history",
+    "Dispatched": "standfast.tools.dispatcher",
     "Effect": "standfast.tools.operations",
+    "Ended": "standfast.tools.waits",
+    "Entry": "standfast.checkpoint.audit",
     "Event": "standfast.checkpoint.events",
+    "EventWait": "standfast.tools.waits",
     "Failed": "standfast.tools.outcomes",
+    "Failure": "standfast.tools.failures",
     "FailureClass": "standfast.tools.failures",
+    "Finding": "standfast.checkpoint.audit",
     "FunctionChannel": "standfast.tools.channels",
     "Happened": "standfast.tools.outcomes",
+    "History": "standfast.graph.history",
+    "HistoryEntry": "standfast.graph.history",
     "InvalidArguments": "standfast.tools.failures",
+    "KeptArtifact": "standfast.checkpoint.artifacts",
     "Ledger": "standfast.graph.timeline",
     "Limit": "standfast.checkpoint.flow",
+    "LimitRow": "standfast.checkpoint.flow",
     "LogChannel": "standfast.tools.channels",
+    "Mark": "standfast.graph.pictures.diagram",
+    "Member": "standfast.checkpoint.groups",
+    "Memory": "standfast.checkpoint.memory",
     "Message": "standfast.checkpoint.outbox",
+    "OpenWait": "standfast.checkpoint.listing",
     "Operation": "standfast.tools.operations",
     "OperationContext": "standfast.tools.operations",
+    "OperationResult": "standfast.nodes.state",
     "OperationState": "standfast.nodes.state",
     "OutcomeContext": "standfast.tools.operations",
     "Pending": "standfast.tools.outcomes",
@@ -189,16 +274,30 @@ _HOMES: Final = {
     "Registry": "standfast.tools.operations",
     "Result": "standfast.graph.result",
     "RetryPolicy": "standfast.tools.retries",
+    "Rows": "standfast.graph.rows",
     "Rule": "standfast.tools.rules",
+    "Run": "standfast.checkpoint.threads",
+    "RunRow": "standfast.checkpoint.listing",
     "Runtime": "standfast.graph.blocking",
     "Said": "standfast.graph.answers",
+    "Schedule": "standfast.checkpoint.schedules",
     "Served": "standfast.graph.served",
+    "Settings": "standfast.checkpoint.settings",
     "Status": "standfast.checkpoint.threads",
+    "Step": "standfast.graph.timeline",
     "StreamEvent": "standfast.graph.events",
+    "Terms": "standfast.checkpoint.approvals",
     "Thread": "standfast.checkpoint.threads",
+    "ThreadArtifacts": "standfast.tools.artifacts",
     "Timeline": "standfast.graph.timeline",
+    "TimerWait": "standfast.tools.waits",
+    "ToolCall": "standfast.nodes.state",
     "TypeRegistry": "standfast.checkpoint.stored_types",
+    "Unserved": "standfast.checkpoint.fleet",
+    "Verification": "standfast.checkpoint.audit",
+    "Wait": "standfast.checkpoint.waits",
     "Webhook": "standfast.tools.channels",
+    "WorkerRow": "standfast.checkpoint.fleet",
     "after_approval": "standfast.graph.routing",
     "after_operate": "standfast.graph.routing",
     "after_validation": "standfast.graph.routing",
