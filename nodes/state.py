@@ -14,7 +14,7 @@ from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMes
 from langchain_core.runnables import RunnableConfig
 from langgraph.channels.delta import DeltaChannel
 from langgraph.graph.message import _messages_delta_reducer
-from pydantic import Field
+from pydantic import ConfigDict, Field
 from typing_extensions import TypedDict  # pydantic makes forms of it; of typing's own only from Python 3.12 on
 
 S_contra = TypeVar("S_contra", contravariant=True)
@@ -64,12 +64,20 @@ class Delegation(TypedDict):
 class Outcome(TypedDict):
     """What a run came to."""
 
-    status: Literal["done", "failed", "unknown_outcome"]
-    answer: str
-    effects: list[dict[str, Any]]
-    rejected: list[dict[str, Any]]
-    unknown: NotRequired[list[dict[str, Any]]]  # calls that may have taken effect, and that somebody gave up
-    reason: NotRequired[str]
+    status: Annotated[
+        Literal["done", "failed", "unknown_outcome"], Field(description="unknown_outcome: somebody gave a call up")
+    ]
+    answer: Annotated[str, Field(description="What the model said at the end")]
+    effects: Annotated[list[dict[str, Any]], Field(description="What was done outside, such as a published report")]
+    rejected: Annotated[
+        list[dict[str, Any]], Field(title="Declined", description="Calls that people declined, with their reasons")
+    ]
+    unknown: NotRequired[
+        Annotated[
+            list[dict[str, Any]], Field(description="Calls that may have taken effect, and that somebody gave up")
+        ]
+    ]
+    reason: NotRequired[Annotated[str, Field(description="Why it failed")]]
 
 
 class AgentState(TypedDict):
@@ -83,14 +91,18 @@ class AgentState(TypedDict):
 class AgentInput(TypedDict):
     """What is wanted. One message of a person is a request; several are a conversation that ends with one."""
 
+    __pydantic_config__ = ConfigDict(title="Request")  # type: ignore[misc]  # the form's heading
+
     messages: Annotated[
         list[AnyMessage],
-        Field(title="Request", description="What is wanted, in a person's words"),
+        Field(title="Messages", description="What is wanted, in a person's words"),
     ]
 
 
 class AgentOutput(TypedDict):
     """The conversation, and what the run came to."""
+
+    __pydantic_config__ = ConfigDict(title="Result")  # type: ignore[misc]
 
     messages: Annotated[list[AnyMessage], Field(title="Conversation", description="Requests, answers and results")]
     outcome: NotRequired[
@@ -103,6 +115,8 @@ class AgentOutput(TypedDict):
 
 class AgentContext(TypedDict, total=False):
     """How a request is carried out. It is fixed when the request is accepted."""
+
+    __pydantic_config__ = ConfigDict(title="Options")  # type: ignore[misc]
 
     documents: Annotated[
         list[str],
