@@ -373,7 +373,7 @@ def _refuse(new: NewRun, row: DictRow) -> None:
         )
     if row["verdict"] == "busy":
         raise errors.ThreadBusy(
-            f"thread {new.thread_id!r} has an unfinished run ({row['open_state']}); nothing was started. "
+            f"thread {new.thread_id!r} has an unfinished run; nothing was started. "
             f"Carry it on with: standfast resume {new.thread_id}",
             thread_id=new.thread_id,
             run_id=str(row["open_run"]),

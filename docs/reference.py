@@ -61,7 +61,7 @@ def _members(thing: type) -> Iterator[str]:
             yield f"`{name}`: {_first(member)}"
         elif inspect.isfunction(member) and member.__doc__ and not member.__doc__.startswith("Blocking twin"):
             how = "await " if inspect.iscoroutinefunction(member) else ""
-            yield f"`{how}{name}{_arguments(member)}`: {_first(member)}"
+            yield f"`{how}{name}{_arguments(member)}`: {_told(member)}"
 
 
 def _code(name: str, thing: Any) -> str:
@@ -95,6 +95,12 @@ def _doc(thing: Any) -> str:
 
 def _first(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _told(thing: Any) -> str:
+    """The first sentences about it; or all, if they tell of options."""
+    doc = inspect.getdoc(thing) or ""
+    return doc.replace("\n", "\n  ") if "\n- " in doc else _first(thing)
 
 
 def _errors() -> str:

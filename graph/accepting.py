@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Self, get_args
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.budget import Budget
@@ -63,6 +63,16 @@ class Options:
     deadline: Deadline | None = None
     budget: Budget | None = None
     priority: int = 0
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Options by their names. Raises `UsageError` for one that there is not."""
+        known = [one.name for one in fields(cls)]
+        for name in given:
+            if name not in known:
+                hint = "of LangGraph's config only the thread's id is needed, as thread_id=...; " * (name == "config")
+                raise errors.UsageError(f"there is no option {name!r}; {hint}there are {', '.join(known)}")
+        return cls(**given)
 
 
 def principal_of(given: Principal | None) -> Principal:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -345,7 +346,7 @@ class Runtime(AsyncRuntime):
                 raise errors.WrongLoop(
                     "this runtime was opened with `async with`; use its async methods, such as ainvoke"
                 )
-            raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`")
+            raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`, or call open()")
         if threading.get_ident() == self._thread:
             raise errors.WrongLoop(
                 "a blocking method was called on the runtime's own thread and would wait for itself; "
@@ -359,6 +360,18 @@ class Runtime(AsyncRuntime):
             with contextlib.suppress(CancelledError, asyncio.CancelledError):
                 future.result()
             raise
+
+
+def _told_by_their_twins() -> None:
+    """Let editors and `help` show of a blocking method what its async twin says of itself."""
+    for name, method in vars(Runtime).items():
+        twin = getattr(Runtime, f"a{name}", None)
+        if inspect.isfunction(twin) and twin.__doc__ and not name.startswith("_"):
+            method.__doc__ = f"Blocking twin of `a{name}`.\n\n        {twin.__doc__}"
+            method.__signature__ = inspect.signature(twin)
+
+
+_told_by_their_twins()
 
 
 async def _relay(stop: threading.Event | None, stopping: asyncio.Event) -> None:

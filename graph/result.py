@@ -14,14 +14,15 @@ from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status
 from standfast.checkpoint.waits import Wait
+from standfast.graph.visible import shortened
 
 
 @dataclass(frozen=True)
 class Result(Shown):
     """How a run stands. `values` is the graph's output, `outcome` its field of that name, if it has one.
 
-    `waiting` for people: `approvals` and `questions` say for what. `needs_attention` and `failed`: `reason`
-    says why. `error` is the exception behind it, in the process that saw it only.
+    `waiting` for people: `approvals` and `questions` say for what; `waits` are those for times, events, children and
+    completions. `needs_attention` and `failed`: `reason` says why. `error` is the exception behind it, in the process that saw it only.
     """
 
     thread_id: str
@@ -32,6 +33,7 @@ class Result(Shown):
     reason: str | None = None
     approvals: tuple[Approval, ...] = ()
     questions: tuple[Wait, ...] = ()
+    waits: tuple[Wait, ...] = ()
     error: BaseException | None = None
     drained: bool = False  # this process was told to stop; the thread is due
 
@@ -55,11 +57,23 @@ class Result(Shown):
             parts.append(f"because {self.reason}")
         parts += [f"approval {one.id} for {one.operation}" for one in self.approvals]
         parts += [f"question {one.id} at {one.node}" for one in self.questions]
+        parts += [waiting_for(one) for one in self.waits]
         if self.outcome is not None:
-            shown = self.outcome.get("answer", self.outcome) if isinstance(self.outcome, dict) else self.outcome
-            text = str(shown)
-            parts.append(text if len(text) <= 200 else text[:197] + "...")
+            parts.append(
+                shortened(
+                    self.outcome.get("answer", self.outcome) if isinstance(self.outcome, dict) else self.outcome, 200
+                )
+            )
+        elif self.values and "messages" not in self.values:
+            parts.append(shortened(dict(self.values), 200))
         return f"<Result {'; '.join(parts)}>"
+
+
+def waiting_for(wait: Wait) -> str:
+    """What is waited for, and until when, in a few words."""
+    name = f" {wait.name!r}" if wait.name else ""
+    until = f" until {wait.until.astimezone():%Y-%m-%d %H:%M:%S %Z}" if wait.until else ""
+    return f"waits for {'an' if wait.kind == 'event' else 'a'} {wait.kind}{name}{until}"
 
 
 async def read_result(store: Store, thread_id: str, values: Mapping[str, Any], *, run_id: str | None = None) -> Result:
@@ -75,10 +89,12 @@ async def read_result(store: Store, thread_id: str, values: Mapping[str, Any], *
         return Result(thread_id, run.id, status, outcome=run.outcome, reason=run.reason)
     approvals: tuple[Approval, ...] = ()
     questions: tuple[Wait, ...] = ()
+    others: tuple[Wait, ...] = ()
     if thread.status not in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED):
         approvals = tuple(await store.approvals.list(thread_id=thread_id, limit=None))
-        waits = await store.waits.of_run(thread_id, run.id)
-        questions = tuple(one for one in waits if one.kind == "question" and one.state == "open")
+        waits = [one for one in await store.waits.of_run(thread_id, run.id) if one.state == "open"]
+        questions = tuple(one for one in waits if one.kind == "question")
+        others = tuple(one for one in waits if one.kind not in ("question", "approval"))
     return Result(
         thread_id=thread_id,
         run_id=run.id,
@@ -88,4 +104,5 @@ async def read_result(store: Store, thread_id: str, values: Mapping[str, Any], *
         reason=thread.reason,
         approvals=approvals,
         questions=questions,
+        waits=others,
     )

@@ -165,6 +165,11 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         store, keeper, listener = other._parts
         self._opened = Store.over(store.database, self._types, settings=self._settings), keeper, listener
 
+    def __repr__(self) -> str:
+        where = "the embedded database" if self.embedded else "a database of its own"
+        how = "not open" if self._opened is None else f"open on {where}"
+        return f"<{type(self).__name__} of graph {self.name!r}, version {self.version}, {how}>"
+
     @property
     def lease_seconds(self) -> float:
         """How long a silent driver keeps its thread."""
@@ -188,7 +193,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
     @property
     def _parts(self) -> tuple[Store, LeaseKeeper, Listener]:
         if self._opened is None:
-            raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`")
+            raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`, or call open()")
         return self._opened
 
     @property
@@ -236,7 +241,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
 
         Raises `InvalidRequest`, `ThreadBusy`, `ClientKeyConflict`, `OtherTenant`, `ModelNotConfigured`.
         """
-        run, lease = await self._accept(request, Options(**options), lease_seconds=self._lease_seconds)
+        run, lease = await self._accept(request, Options.of(options), lease_seconds=self._lease_seconds)
         reach("run.accepted")
         if lease is None:
             return await self._follow(run.thread_id, run.id, on_event)
@@ -256,7 +261,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
 
     async def asubmit(self, request: Any, **options: Any) -> Result:
         """Accept a request as `ainvoke` does and drive nothing: workers do, or `aresume` in any process."""
-        run, _ = await self._accept(request, Options(**options))
+        run, _ = await self._accept(request, Options.of(options))
         reach("run.accepted")
         return Result(run.thread_id, run.id, Status.QUEUED if run.state in ("open", "queued") else Status(run.state))
 
@@ -316,13 +321,13 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         thread_id: object,
         answer: Any = UNSET,
         *,
-        approve: str | None = None,
-        reject: str | None = None,
-        edit: str | None = None,
+        approve: str | Approval | None = None,
+        reject: str | Approval | None = None,
+        edit: str | Approval | None = None,
         changes: Mapping[str, Any] | None = None,
-        respond: str | None = None,
+        respond: str | Approval | None = None,
         response: Any = None,
-        withdraw: str | None = None,
+        withdraw: str | Approval | None = None,
         reason: str | None = None,
         as_: Principal | None = None,
         token: str | None = None,
@@ -335,27 +340,29 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         one that another process drives is followed. `answer` answers the one open question, or is a map of
         question ids to answers, or `Command(resume=...)`. `approve`, `reject` (with `reason`), `edit` (with
         `changes`, a mapping of arguments), `respond` (with `response`, which the agent gets in the tool's place)
-        and `withdraw` (before the grant is used) take an approval's id. `as_` or `token` say whose answer it
+        and `withdraw` (before the grant is used) take an approval or its id. `as_` or `token` say whose answer it
         is, who must be of the thread's tenant. It is committed first and stands, whoever drives. Raises
         `UnknownThread`, `OtherTenant`, `UnknownApproval`,
         `NotAuthenticated`, `NotPermitted`, `AlreadyDecided`, `ApprovalExpired`, `DigestMismatch`, `NothingToAnswer`,
         `AmbiguousAnswer`, `InvalidRequest`, `GraphChanged`.
         """
         thread = thread_id_of(thread_id)
-        decisions = {
-            approve: Said("approve", reason),
-            reject: Said("reject", reason),
-            edit: Said("edit", reason, changes=changes or {}),
-            respond: Said("respond", reason, response=response),
-            withdraw: Said("withdraw", reason),
-        }
-        given = [one for one in (approve, reject, edit, respond, withdraw) if one is not None]
+        decisions = (
+            (approve, Said("approve", reason)),
+            (reject, Said("reject", reason)),
+            (edit, Said("edit", reason, changes=changes or {})),
+            (respond, Said("respond", reason, response=response)),
+            (withdraw, Said("withdraw", reason)),
+        )
+        given = [(one, said) for one, said in decisions if one is not None]
         if len(given) + (not isinstance(answer, _Unset)) > 1:
             raise errors.InvalidRequest("give one of answer, approve, reject, edit, respond and withdraw")
         await self.store.threads.get(thread)
         who: Any = {"as_": as_, "token": token}
         if given:
-            await self.adecide(given[0], decisions[given[0]], thread_id=thread, **who)
+            [(approval, said)] = given
+            identifier, seen = (approval.id, approval.digest) if isinstance(approval, Approval) else (approval, None)
+            await self.adecide(identifier, said, thread_id=thread, seen_digest=seen, **who)
         elif not isinstance(answer, _Unset):
             await self.aanswer(thread, answer, **who)
         elif as_ is not None or token is not None:

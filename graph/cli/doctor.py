@@ -122,7 +122,9 @@ def _embedded(settings: Settings) -> Iterator[Check]:
     except errors.EmbeddedPostgresError as error:
         yield Check("database", "broken", sentence_of(error))
         return
-    yield Check("database", "ok", f"embedded in {found.directory} ({'running' if found.running else 'not running'})")
+    yield Check(
+        "database", "ok", f"embedded in {found.directory} ({'running' if found.running else 'started for this check'})"
+    )
     yield Check("binaries", "ok", str(binaries))
     yield _disk(found.directory)
     if found.version is None:

@@ -10,7 +10,7 @@ from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.differences import Change
 from standfast.checkpoint.threads import Thread
 from standfast.graph.pictures.markup import Html, Piece, display, element, facts, joined, tag
-from standfast.graph.result import Result
+from standfast.graph.result import Result, waiting_for
 
 _MOST_CHARACTERS: Final = 20_000
 
@@ -33,6 +33,7 @@ def result_card(result: Result) -> Html:
     for question in result.questions:
         pieces.append(element("p", element("b", "It asks: "), _text(question.request)))
         pieces.append(element("pre", f'runtime.resume("{result.thread_id}", ...)'))
+    pieces += [element("p", waiting_for(one).capitalize()) for one in result.waits]
     if result.outcome is None and result.values and "messages" not in result.values and not result.approvals:
         pieces.append(facts((name, value_of(value)) for name, value in result.values.items()))
     return display(*pieces)

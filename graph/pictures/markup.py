@@ -61,7 +61,7 @@ font-weight:600;white-space:nowrap}
 & .blue{color:var(--blue)}& .green{color:var(--green)}& .amber{color:var(--amber)}
 & .red{color:var(--red)}& .violet{color:var(--violet)}
 & table{border-collapse:collapse;border:0;margin:6px 0;font-size:13px;color:inherit;table-layout:auto}
-& tr,& tbody tr:nth-child(odd),& tbody tr:hover{background:none}
+& tr,& tbody tr:nth-child(odd),& tbody tr:nth-child(even),& tbody tr:hover{background:none}
 & th,& td{border:0;border-top:1px solid var(--line);padding:3px 14px 3px 0;text-align:left;
 vertical-align:top;overflow-wrap:break-word;max-width:30em;white-space:normal}
 & thead th{border-top:0;color:var(--dim);font-weight:600;white-space:nowrap}
