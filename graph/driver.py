@@ -36,6 +36,7 @@ from standfast.graph.door import graph_input
 from standfast.graph.due import Ask, Done, Due, Go
 from standfast.graph.events import event_of
 from standfast.graph.model_tokens import ModelTokens
+from standfast.graph.origin import origin_of
 from standfast.graph.parts import Mode, Parts
 from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
@@ -342,7 +343,8 @@ class Driver:
 
     async def _failed(self, error: Exception) -> Result:
         await self._saver.aflush()
-        reason = f"{type(error).__name__}: {error}"
+        origin = origin_of(error)
+        reason = f"{type(error).__name__}: {error}" + (f" ({origin})" if origin else "")
         if isinstance(error, GraphRecursionError):
             reason = f"the limit of {self._config['recursion_limit']} steps is reached; resume it to go on"
         return await self._end(Status.NEEDS_ATTENTION, reason=reason, error=error)

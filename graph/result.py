@@ -22,7 +22,8 @@ class Result(Shown):
     """How a run stands. `values` is the graph's output, `outcome` its field of that name, if it has one.
 
     `waiting` for people: `approvals` and `questions` say for what; `waits` are those for times, events, children and
-    completions. `needs_attention` and `failed`: `reason` says why. `error` is the exception behind it, in the process that saw it only.
+    completions. `needs_attention` and `failed`: `reason` says why. `error` is the exception behind it, in the process
+    that saw it only.
     """
 
     thread_id: str
@@ -59,11 +60,8 @@ class Result(Shown):
         parts += [f"question {one.id} at {one.node}" for one in self.questions]
         parts += [waiting_for(one) for one in self.waits]
         if self.outcome is not None:
-            parts.append(
-                shortened(
-                    self.outcome.get("answer", self.outcome) if isinstance(self.outcome, dict) else self.outcome, 200
-                )
-            )
+            shown = self.outcome.get("answer", self.outcome) if isinstance(self.outcome, dict) else self.outcome
+            parts.append(shortened(shown, 200))
         elif self.values and "messages" not in self.values:
             parts.append(shortened(dict(self.values), 200))
         return f"<Result {'; '.join(parts)}>"

@@ -89,7 +89,7 @@ def _checks(database: str | None) -> Iterator[Check]:
     else:
         yield from _embedded(settings)
     yield _looked_at("model", lambda: _model(settings))
-    yield _looked_at("reports", lambda: _reports(settings))
+    yield _reports(settings)
 
 
 def _server(url: str, source: str) -> Iterator[Check]:
@@ -159,12 +159,16 @@ def _model(settings: Settings) -> str:
     return f"{what}; OPENAI_API_KEY is {key}" + (f"; server {server}" if server else "")
 
 
-def _reports(settings: Settings) -> str:
+def _reports(settings: Settings) -> Check:
     if settings.reports_url:
-        return f"posted to {settings.reports_url}"
+        return Check("reports", "ok", f"posted to {settings.reports_url}")
     directory = settings.reports_dir or Path("reports")
-    require_writable(directory)
-    return f"written to {directory.expanduser().absolute()}"
+    try:
+        require_writable(directory)
+    except errors.InvalidRequest as error:
+        # Nobody has asked for this folder: it is only where this command was typed.
+        return Check("reports", "note" if settings.reports_dir is None else "broken", sentence_of(error))
+    return Check("reports", "ok", f"written to {directory.expanduser().absolute()}")
 
 
 def _looked_at(name: str, look: Callable[[], str]) -> Check:

@@ -177,6 +177,29 @@ def complete(
 
 
 @operators.command()
+def emit(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What has happened, such as paid.", show_default=False)],
+    payload: Annotated[str | None, typer.Argument(metavar="[JSON]", help="What whoever waits for it gets.")] = None,
+    match: Annotated[
+        str | None, typer.Option("--match", metavar="JSON", help="Which one, as in wait_for_event(match=...).")
+    ] = None,
+    identifier: Annotated[
+        str | None, typer.Option("--id", metavar="ID", help="The same id twice is one event; else a new one.")
+    ] = None,
+    ttl: Annotated[
+        str, typer.Option("--ttl", metavar="TIME", help="How long it is kept for waits that come later.")
+    ] = "7d",
+    as_: As = None,
+    json: Json = False,
+) -> int:
+    """Tell of an event; a worker, or resume, carries the threads on that waited for it."""
+    from standfast.graph.cli import settle as command
+
+    return command.emit(context.obj, name, payload, match=match, identifier=identifier, ttl=ttl, as_=as_, as_json=json)
+
+
+@operators.command()
 def retry(
     context: typer.Context, thread: Thread, deadline: Deadline = None, budget: Budget = None, json: Json = False
 ) -> int:

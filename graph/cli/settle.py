@@ -1,8 +1,10 @@
-"""`settle` and `complete`: what became of a call, told by a person, or by whoever has done its work elsewhere."""
+"""`settle`, `complete` and `emit`: what happened elsewhere, told by a person or by whoever has done it."""
 
 from __future__ import annotations
 
 import json
+import uuid
+from datetime import timedelta
 from typing import Any
 
 from standfast.checkpoint import errors
@@ -10,7 +12,8 @@ from standfast.checkpoint.approvals import Approval, Verb
 from standfast.graph.answers import Said
 from standfast.graph.cli.decide import carry_on_after
 from standfast.graph.cli.exits import SUCCEEDED
-from standfast.graph.cli.output import note, say_json
+from standfast.graph.cli.limits import seconds_of
+from standfast.graph.cli.output import counted, note, say_json
 from standfast.graph.cli.session import session
 from standfast.graph.door import text_of
 from standfast.graph.runtime import AsyncRuntime
@@ -69,6 +72,34 @@ def complete(
     note(f"Operation {operation_id} has {'failed' if error is not None else 'succeeded'}, says {principal.name}.")
     if as_json:
         say_json({"operation_id": operation_id, "state": "failed" if error is not None else "succeeded"})
+    return SUCCEEDED
+
+
+def emit(
+    database: str | None,
+    name: str,
+    payload: str | None,
+    *,
+    match: str | None,
+    identifier: str | None,
+    ttl: str,
+    as_: str | None,
+    as_json: bool,
+) -> int:
+    """Emit an event; nothing is driven."""
+    given = None if payload is None else _json(payload, "the payload")
+    key = None if match is None else _json(match, "--match")
+    event_id = identifier or str(uuid.uuid4())
+    lasting = timedelta(seconds=seconds_of(ttl) or 0)
+    with session(database) as current:
+        principal = current.principal(as_)
+        ended = current.run(lambda one: one.aemit(name, given, id=event_id, match=key, ttl=lasting, as_=principal))
+    if ended is None:
+        note(f"Event {event_id} was emitted before; nothing was changed.")
+    else:
+        note(f"Event {name!r} ({event_id}) is kept; it ended {counted(ended, 'wait')}.")
+    if as_json:
+        say_json({"id": event_id, "name": name, "waits_ended": ended})
     return SUCCEEDED
 
 

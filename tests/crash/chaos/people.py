@@ -212,7 +212,7 @@ class People:
         case = self.cases[thread]
         if _DIED.match(reason):
             self.put_aside.append(f"{thread}: {reason}")
-        elif reason != _RAISED.get(case.graph):
+        elif not reason.startswith(_RAISED.get(case.graph, "nothing")):
             case.troubles.append(reason)
         cancels = case.graph == "hopeless" and not _DIED.match(reason)
         act = self._any.acancel if cancels else self._any.aretry
