@@ -6,8 +6,9 @@ import asyncio
 import os
 import platform
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Literal
@@ -27,6 +28,7 @@ from standfast.graph.cli.session import chosen_url, embedded_server, read_settin
 from standfast.nodes.models import OFFLINE, default_model, load_model
 
 _LEAST_FREE: Final = 200 * 2**20  # bytes; an empty server takes 40 MB and its first logs 32 MB
+_OTHER_VARIABLES: Final = frozenset({"STANDFAST_PG_BIN", "STANDFAST_TEST_DATABASE_URL"})  # read without Settings
 _PACKAGES: Final = (
     "standfast",
     "langgraph",
@@ -83,6 +85,7 @@ def _checks(database: str | None) -> Iterator[Check]:
     except errors.ConfigurationError as error:
         yield Check("settings", "broken", sentence_of(error))
         return
+    yield from _misspelt(os.environ)
     url = chosen_url(database, settings)
     if url is not None:
         yield from _server(url, "STANDFAST_DATABASE_URL" if database is None else "--database")
@@ -90,6 +93,15 @@ def _checks(database: str | None) -> Iterator[Check]:
         yield from _embedded(settings)
     yield _looked_at("model", lambda: _model(settings))
     yield _reports(settings)
+
+
+def _misspelt(environment: Mapping[str, str]) -> Iterator[Check]:
+    """Variables that look like ours, and that nobody reads."""
+    known = {f"STANDFAST_{name.upper()}" for name in Settings.model_fields} | _OTHER_VARIABLES
+    for name in sorted(environment):
+        if name.startswith("STANDFAST") and name not in known:
+            close = get_close_matches(name, known, 1)
+            yield Check("settings", "note", f"{name} is no setting" + (f"; {close[0]} is" if close else ""))
 
 
 def _server(url: str, source: str) -> Iterator[Check]:

@@ -127,7 +127,11 @@ def request_of(request: str, *, own_graph: bool) -> Any:
     if own_graph:
         try:
             fields = json.loads(given)
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError) as error:
+            if given.lstrip()[:1] in ("{", b"{"):
+                raise errors.InvalidRequest(
+                    f"the request begins as a JSON object of fields and is none: {error}; nothing was started"
+                ) from error
             return given
         if isinstance(fields, dict):
             return fields

@@ -114,3 +114,32 @@ async def test_an_event_can_be_told_of_on_the_command_line(
         assert 0 == await asyncio.to_thread(run_app, [*command, "--id", "payment-99"])
         assert "was emitted before" in capfd.readouterr().err
         assert 2 == await asyncio.to_thread(run_app, [*command, "--ttl", "soon"])
+
+
+async def test_a_runtime_under_a_wrong_name_does_not_wait_for_ever(database_url: str) -> None:
+    async with (
+        Runtime(graph_of(collect), database_url=database_url, name="library") as right,
+        Runtime(graph_of(collect), database_url=database_url, name="libary") as wrong,
+    ):
+        await right.asubmit({"order": 7}, thread_id="t")
+        with pytest.raises(errors.GraphChanged, match="name='library'"):
+            await asyncio.wait_for(wrong.aresume("t"), 30)
+        assert "queued" == (await wrong.aresume("t", follow=False)).status
+        assert "waiting" == (await right.aresume("t")).status
+
+
+def test_doctor_names_a_variable_that_nobody_reads(
+    database_url: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STANDFAST_DATABASEURL", database_url)
+    run_app(["--database", database_url, "doctor"])
+    assert "STANDFAST_DATABASEURL is no setting; STANDFAST_DATABASE_URL is" in capfd.readouterr().out
+
+
+def test_a_request_that_is_nearly_json_is_refused_and_starts_nothing(
+    database_url: str, query: Callable[..., list[tuple[Any, ...]]], capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = "tests.crash.support.own_graphs:router"
+    assert 2 == run_app(["--database", database_url, "run", "{'order': 7", "--graph", place])
+    assert "begins as a JSON object" in capfd.readouterr().err
+    assert [] == query("select id from threads")
