@@ -113,19 +113,6 @@ class Operators:
         """Due runs that wait for a worker with their graph and version, while there is none."""
         return Rows(Unserved, await Fleet(self.store.database).unserved())
 
-    async def _require_served(self, thread_id: str, loaded: str) -> None:
-        """Refuse to wait for a thread of another graph than the `loaded` one, if no worker serves it."""
-        known = await self.store.threads.get(thread_id)
-        if known.graph == loaded or known.status is not Status.QUEUED:
-            return
-        if any((one.graph, one.version) == (known.graph, known.version) for one in await self.aunserved()):
-            raise errors.GraphChanged(
-                f"thread {thread_id!r} belongs to graph {known.graph!r}, which no worker serves, and this runtime "
-                f"drives {loaded!r}; nothing was done. Drive it by Runtime(graph, name={known.graph!r}), or do not "
-                "wait for it: follow=False",
-                thread_id=thread_id,
-            )
-
     # -- audit and groups
 
     async def aaudit(self, thread_id: object) -> Sequence[Entry]:

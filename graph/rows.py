@@ -21,7 +21,7 @@ from standfast.checkpoint.outbox import Delivery
 from standfast.checkpoint.schedules import Schedule
 from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.threads import Thread
-from standfast.graph.visible import counted, plain, shortened
+from standfast.graph.visible import plain, shortened
 
 _MOST_LINES: Final = 50
 _WIDEST: Final = 60  # characters of a cell in text
@@ -49,6 +49,7 @@ class Columns:
     """How the items of one type are listed."""
 
     noun: str
+    nouns: str
     headings: tuple[str, ...]
     cells: Callable[[Any], tuple[Cell, ...]]
 
@@ -68,7 +69,10 @@ class Rows(list[T], Shown):
     @property
     def head(self) -> str:
         """How many there are, of what."""
-        return counted(len(self), self.columns.noun) if self else f"No {self.columns.noun}s"
+        columns = self.columns
+        if not self:
+            return f"No {columns.nouns}"
+        return f"{len(self):,} {columns.noun if len(self) == 1 else columns.nouns}"
 
     def __repr__(self) -> str:
         cells = [[_text(cell) for cell in self.columns.cells(one)] for one in self[:_MOST_LINES]]
@@ -115,6 +119,7 @@ def _told(one: Entry) -> tuple[Cell, ...]:
 COLUMNS: Final[Mapping[type, Columns]] = {
     Thread: Columns(
         "thread",
+        "threads",
         ("thread", "status", "graph", "changed", ""),
         lambda one: (
             Name(one.id),
@@ -126,6 +131,7 @@ COLUMNS: Final[Mapping[type, Columns]] = {
     ),
     RunRow: Columns(
         "run",
+        "runs",
         ("thread", "run", "status", "graph", "asked by", "accepted", "ended", ""),
         lambda one: (
             Name(one.thread_id),
@@ -140,6 +146,7 @@ COLUMNS: Final[Mapping[type, Columns]] = {
     ),
     OpenWait: Columns(
         "open wait",
+        "open waits",
         ("thread", "kind", "for", "at", "since", "until"),
         lambda one: (
             Name(one.thread_id),
@@ -152,22 +159,26 @@ COLUMNS: Final[Mapping[type, Columns]] = {
     ),
     WorkerRow: Columns(
         "worker",
+        "workers",
         ("worker", "graphs", "at a time", "started", "seen"),
         lambda one: (Name(one.name), ", ".join(one.graphs), one.concurrency, one.started_at, one.seen_at),
     ),
     Unserved: Columns(
         "unserved graph",
+        "unserved graphs",
         ("graph", "due runs", "the oldest since"),
         lambda one: (f"{one.graph}@{one.version}", one.runs, one.oldest),
     ),
-    Entry: Columns("entry", ("", "at (UTC)", "what", "", "about", "approval", "by"), _told),
+    Entry: Columns("entry", "entries", ("", "at (UTC)", "what", "", "about", "approval", "by"), _told),
     Member: Columns(
         "member",
+        "members",
         ("group", "who", "since", "put in by"),
         lambda one: (one.group, one.principal, one.added_at, one.added_by),
     ),
     Approval: Columns(
         "approval",
+        "approvals",
         ("approval", "state", "operation", "thread", "asked by", "since", "until"),
         lambda one: (
             Name(one.id),
@@ -181,6 +192,7 @@ COLUMNS: Final[Mapping[type, Columns]] = {
     ),
     Delivery: Columns(
         "delivery",
+        "deliveries",
         ("message", "topic", "thread", "channel", "state", "attempts", "due", ""),
         lambda one: (
             Name(one.message_id),
@@ -195,6 +207,7 @@ COLUMNS: Final[Mapping[type, Columns]] = {
     ),
     KeptArtifact: Columns(
         "artifact",
+        "artifacts",
         ("id", "name", "type", "bytes", "thread", "since"),
         lambda one: (
             Name(one.artifact.sha256[:16]),
@@ -205,9 +218,10 @@ COLUMNS: Final[Mapping[type, Columns]] = {
             one.referred_at,
         ),
     ),
-    LimitRow: Columns("limit", ("key", "at a time", "rate", "queued", "set", "by"), _limited),
+    LimitRow: Columns("limit", "limits", ("key", "at a time", "rate", "queued", "set", "by"), _limited),
     Schedule: Columns(
         "schedule",
+        "schedules",
         ("schedule", "cron", "zone", "graph", "next", "last", ""),
         lambda one: (
             Name(one.name),

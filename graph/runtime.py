@@ -367,8 +367,6 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
             await self.aanswer(thread, answer, **who)
         elif as_ is not None or token is not None:
             await self._admit(thread, **who)
-        if follow and not given and isinstance(answer, _Unset):
-            await self._require_served(thread, self.name)
         return await self.acarry_on(thread, on_event=on_event, follow=follow)
 
     async def _admit(self, thread_id: str, *, as_: Principal | None, token: str | None) -> None:

@@ -122,7 +122,7 @@ async def test_a_runtime_under_a_wrong_name_does_not_wait_for_ever(database_url:
         Runtime(graph_of(collect), database_url=database_url, name="libary") as wrong,
     ):
         await right.asubmit({"order": 7}, thread_id="t")
-        with pytest.raises(errors.GraphChanged, match="name='library'"):
+        with pytest.raises(errors.GraphNotServed, match="name='library'"):
             await asyncio.wait_for(wrong.aresume("t"), 30)
         assert "queued" == (await wrong.aresume("t", follow=False)).status
         assert "waiting" == (await right.aresume("t")).status

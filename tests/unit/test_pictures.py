@@ -196,8 +196,8 @@ def test_colours_are_those_of_the_page_light_and_dark(name: str) -> None:
 @pytest.mark.parametrize("kind", COLUMNS)
 def test_an_empty_list_says_what_there_is_none_of(kind: type) -> None:
     none: Rows[Any] = Rows(kind, [])
-    assert f"<No {COLUMNS[kind].noun}s>" == repr(none)
-    assert f"No {COLUMNS[kind].noun}s" in Reader(none._repr_html_() or "").text
+    assert f"<No {COLUMNS[kind].nouns}>" == repr(none)
+    assert f"No {COLUMNS[kind].nouns}" in Reader(none._repr_html_() or "").text
     assert [] == none
 
 
