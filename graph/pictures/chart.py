@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 9.6  # inches
 _ROW: Final = 0.30
+_LANE: Final = 0.35  # of a row, between two lanes of it
+_LABELLED_LANE: Final = 0.6
 _MOST_LANES: Final = 8  # of what happens side by side in one row
 _ATTEMPT: Final = {"succeeded": "green", "failed": "red", "abandoned": "red", "waiting": "amber", "executing": "blue"}
 _DRIVE: Final = {"waited": "blue", "ended": "blue", "left": "blue", "died": "red", "open": "blue"}
@@ -173,22 +175,23 @@ def _drawn(timeline: Timeline, colours: dict[str, str]) -> Figure:
     scale = scale_of(worked, end)
     tokens = _tokens(timeline)
     lanes = [_lanes(row) for row in rows]
-    heights = [max(each, default=0) * 0.35 + 1 for each in lanes]
+    steps = [_LABELLED_LANE if any(bar.text for bar in row.bars) else _LANE for row in rows]
+    heights = [max(each, default=0) * step + 1 for each, step in zip(lanes, steps, strict=True)]
     height = _ROW * (sum(heights) + (2.5 if tokens else 0)) + 0.6
     figure = Figure(figsize=(_WIDTH, height))
     figure.set_facecolor(colours["paper"])
     axes = figure.add_axes((0.17, 0.28 / height, 0.81, (height - 0.48) / height))
     _prepare(axes, scale, sum(heights) + (2.5 if tokens else 0), colours)
     names, places, top = [], [], 0.0
-    for row, assigned, size in zip(rows, lanes, heights, strict=True):
+    for row, assigned, step, size in zip(rows, lanes, steps, heights, strict=True):
         for bar, lane in zip(row.bars, assigned, strict=True):
-            _draw_bar(axes, scale, bar, top + 0.5 + lane * 0.35, colours)
+            _draw_bar(axes, scale, bar, top + 0.5 + lane * step, colours)
         names.append(shortened(plain(row.name), 26))
         places.append(top + size / 2)
         top += size
     if tokens:
-        steps = [(scale.place(at), total) for at, total in tokens]
-        _draw_tokens(axes, scale, steps, top, colours)
+        counts = [(scale.place(at), total) for at, total in tokens]
+        _draw_tokens(axes, scale, counts, top, colours)
         names.append("tokens")
         places.append(top + 1.4)
     axes.set_yticks(places, names, fontsize=9, color=colours["ink"])
@@ -196,16 +199,18 @@ def _drawn(timeline: Timeline, colours: dict[str, str]) -> Figure:
 
 
 def _lanes(row: _Row) -> list[int]:
-    """Which lane each bar of a row gets, so that those of one time stand below each other."""
+    """Which lane each bar of a row gets: those of one time stand below each other, and so do those with a label."""
+    last = max((bar.until for bar in row.bars), default=datetime.max)
     ends: list[datetime] = []
     assigned = []
     for bar in sorted(row.bars, key=lambda one: one.since):
         free = next((at for at, until in enumerate(ends) if until <= bar.since), len(ends))
         lane = min(free, _MOST_LANES - 1)
+        until = last if bar.text else bar.until  # a label may stand on either side of its bar
         if lane == len(ends):
-            ends.append(bar.until)
+            ends.append(until)
         else:
-            ends[lane] = max(ends[lane], bar.until)
+            ends[lane] = max(ends[lane], until)
         assigned.append(lane)
     row.bars.sort(key=lambda one: one.since)
     return assigned

@@ -22,7 +22,7 @@ from standfast.checkpoint.listing import OpenWait
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.threads import Status, Thread
-from standfast.graph import Ledger, Picture, Result, Timeline, picture_of
+from standfast.graph import Ledger, Picture, Result, Timeline, chart, picture_of
 from standfast.graph.drives import Drive, Drives, Span, drives_of
 from standfast.graph.history import Diff, History, HistoryEntry
 from standfast.graph.pictures.diagram import Mark
@@ -205,6 +205,19 @@ def test_a_list_of_many_shows_the_first_and_how_many_more_there_are() -> None:
     many = Rows(Thread, [thread(id=f"t-{number}") for number in range(1000)])
     assert "and 800 more" in Reader(many._repr_html_() or "").text
     assert repr(many).endswith("and 950 more>")
+
+
+def test_what_people_decided_one_after_the_other_is_said_in_lines_of_its_own() -> None:
+    pytest.importorskip("matplotlib")
+    first = replace(
+        APPROVAL, operation="refund", state="edited", decided_by="ann", requested_at=at(1), decided_at=at(2)
+    )
+    second = replace(first, state="approved", decided_by="bob", requested_at=at(2), decided_at=at(3))
+    [axes] = chart(replace(TIMELINE, approvals=[first, second])).axes
+    heights = [
+        text.get_position()[1] for text in axes.texts if "by ann" in text.get_text() or "by bob" in text.get_text()
+    ]
+    assert 2 == len(set(heights))
 
 
 def test_without_matplotlib_a_timeline_is_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
