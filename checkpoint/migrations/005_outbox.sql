@@ -45,7 +45,7 @@ create table deliveries (
     ended_at     timestamptz,
     primary key (seq, channel)
 );
-create index deliveries_due on deliveries (channel, due_at) where state = 'pending';
+create index deliveries_due on deliveries (channel, due_at, seq) where state = 'pending';
 create index deliveries_of_key on deliveries (channel, key, seq) where state = 'pending';
 create index deliveries_dead on deliveries (seq) where state = 'dead';
 
@@ -106,9 +106,14 @@ returns table (seq bigint, channel text, attempt integer, claimed_at timestamptz
                topic text, key text, payload bytea, created_at timestamptz)
 language sql as $$
     with due as (
-        select d.seq, d.channel from deliveries d
-         where d.state = 'pending' and d.channel = any(in_channels) and d.due_at <= (select standfast.now())
-         order by d.due_at, d.seq limit most for update skip locked),
+        -- For each channel by itself: however much waits, no more is read than is taken.
+        select d.seq, d.channel
+          from unnest(in_channels) as of (channel)
+         cross join lateral (
+            select x.seq, x.channel, x.due_at from deliveries x
+             where x.state = 'pending' and x.channel = of.channel and x.due_at <= (select standfast.now())
+             order by x.due_at, x.seq limit most for update skip locked) as d
+         order by d.due_at, d.seq limit most),
     claimed as (
         update deliveries d
            set claim = in_claim, attempts = d.attempts + 1, due_at = standfast.now() + make_interval(secs => seconds)

@@ -23,7 +23,7 @@ from standfast.checkpoint.statements import statements
 from tests.conftest import at_database
 
 THREADS: Final = int(os.environ.get("STANDFAST_PLAN_THREADS", "40000"))
-MOST: Final = 150  # blocks of 8 kB that a statement may touch
+MOST: Final = 200  # blocks of 8 kB that a statement may touch
 LONG: Final = 4_000  # rows of each kind that one thread has
 SMALL: Final = 500  # rows: a table with fewer may be read whole
 
@@ -33,6 +33,12 @@ WHOLE: Final = {
     "audit.anchors": "a verification recomputes the whole audit",
     "audit.entries": "a verification recomputes the whole audit",
     "audit.unrecorded": "a verification compares the whole audit with the tables",
+}
+COUNTED: Final = {
+    # They read the entries of all that is due, open or driven: as many as there are of those, not of threads.
+    "fleet.backlog": "only where a program has set up metrics",
+    "fleet.unserved": "asked for by people",
+    "listing.threads": "asked for by people, also for the few that are driven",
 }
 NO_PLAN: Final = {
     "audit.snapshot",
@@ -362,4 +368,4 @@ def test_an_index_finds_what_it_needs(crowded: str, title: str, statement: bytes
         return
     large = {one for one in scans(plan) if sizes.get(one, 0) > SMALL}
     assert not large, f"{title} reads all of {sorted(large)}"
-    assert touched <= MOST, f"{title} touches {touched} blocks"
+    assert touched <= MOST or title in COUNTED, f"{title} touches {touched} blocks"

@@ -108,6 +108,7 @@ def _retain(conn: psycopg.Connection[tuple[object, ...]]) -> None:
         for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
             conn.execute(sql.SQL("delete from {} where thread_id = any(%s)").format(sql.Identifier(table)), (ended,))
         conn.execute("delete from threads where id = any(%s)", (ended,))
+        conn.execute("delete from events")  # whose time would be over in a week
 
 
 def _sample(conn: psycopg.Connection[tuple[object, ...]], crew: Crew) -> Sample:
