@@ -67,8 +67,16 @@ class Artifacts:
         file = io.BytesIO(source) if isinstance(source, bytes) else source
         sha256, size = await asyncio.to_thread(_digest, file)
         artifact = Artifact(sha256, name, media_type, size)
-        riders = [] if thread_id is None else self.refer(thread_id, {sha256: artifact})
-        params = {"sha256": sha256, "size": size, "place": self._place, "seconds": GRACE.total_seconds()}
+        await self._keep(artifact, file, [] if thread_id is None else self.refer(thread_id, {sha256: artifact}))
+        return artifact
+
+    async def keep(self, artifact: Artifact, data: bytes) -> None:
+        """Keep bytes whose digest and size are those of the artifact, for a day or whoever refers to them then."""
+        await self._keep(artifact, io.BytesIO(data), [])
+
+    async def _keep(self, artifact: Artifact, file: BinaryIO, riders: Sequence[Rider]) -> None:
+        sha256 = artifact.sha256
+        params = {"sha256": sha256, "size": artifact.size, "place": self._place, "seconds": GRACE.total_seconds()}
 
         async def begin(conn: Connection) -> str | None:
             row = await (await conn.execute(_SQL["begin"], params)).fetchone()
@@ -87,7 +95,6 @@ class Artifacts:
             file.seek(0)
             await asyncio.to_thread(places.write, elsewhere, sha256, file, piece=PIECE)
             await self._database.fetch_none(_SQL["stored"], params)
-        return artifact
 
     async def _put_chunks(self, conn: Connection, sha256: str, file: BinaryIO) -> None:
         file.seek(0)
@@ -98,15 +105,19 @@ class Artifacts:
             index += 1
         await conn.execute(_SQL["stored"], {"sha256": sha256})
 
-    def refer(self, thread_id: str, seen: Seen) -> list[Rider]:
-        """The statements by which a thread refers to artifacts: none for none. They raise `UnknownArtifact`."""
+    def refer(self, thread_id: str, seen: Seen, *, as_parts: bool = False) -> list[Rider]:
+        """The statements by which a thread refers to artifacts: none for none. They raise `UnknownArtifact`.
+
+        It does for as long as it is there; `as_parts`, for as long as a row of its checkpoints names them.
+        """
         if not seen:
             return []
         labels = [
             self._sealer.seal([one.name, one.media_type], at=("artifact_references", thread_id, one.sha256))
             for one in seen.values()
         ]
-        return [(_SQL["refer"], {"thread": thread_id, "contents": list(seen), "labels": labels})]
+        params = {"thread": thread_id, "contents": list(seen), "labels": labels, "as_parts": as_parts}
+        return [(_SQL["refer"], params)]
 
     async def refer_now(self, thread_id: str, seen: Seen) -> None:
         """Let a thread refer to artifacts before a value that holds them is stored. Raises `UnknownArtifact`."""

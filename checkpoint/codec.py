@@ -9,6 +9,7 @@ value, small ones (a date, a decimal) are msgpack extensions in place (shape 1);
 message) are entries of a table, `[root, entry 1, entry 2, ...]`, to which extensions refer by number (shape 2).
 An entry is referred to once, by an earlier entry. So neither direction recurses through nested objects, and
 hostile bytes cannot exhaust the stack: msgpack decoded inside the decoding of msgpack would end the process.
+Large texts and bytes may stand elsewhere: an extension names the artifact (see standfast.checkpoint.parts).
 
 Not kept: the identity of shared parts (they come back equal and separate; cycles are refused), and an
 exception (see RecordedError). Not always seen: ormsgpack's own `Ext` and `Fragment`, which are msgpack written
@@ -21,8 +22,8 @@ from typing import Any, Final
 
 import xxhash
 
-from standfast.checkpoint.decoding import read
-from standfast.checkpoint.encoding import write
+from standfast.checkpoint.decoding import Gives, read
+from standfast.checkpoint.encoding import Takes, write
 from standfast.checkpoint.errors import CorruptValue, UnknownStoredType
 from standfast.checkpoint.stored_types import RecordedError, TypeRegistry
 
@@ -37,19 +38,19 @@ class Codec:
     def __init__(self, registry: TypeRegistry | None = None) -> None:
         self.registry = registry if registry is not None else TypeRegistry()
 
-    def encode(self, value: Any, *, where: str = "value") -> bytes:
+    def encode(self, value: Any, *, where: str = "value", takes: Takes | None = None) -> bytes:
         """The bytes of a value. An exception that is itself the value is recorded as a RecordedError.
 
         Raises UnstorableValue with `path` (such as `state['order'].items[3]`, beginning with `where`) and
-        `type_name`.
+        `type_name`. Large parts are left to `takes`.
         """
         if isinstance(value, BaseException):
             value = RecordedError.of(value)
-        shape, content = write(value, self.registry, where)
+        shape, content = write(value, self.registry, where, takes)
         return shape + xxhash.xxh3_64_digest(content, shape[0]) + content
 
-    def decode(self, data: bytes, *, where: str = "value") -> Any:
-        """The value of bytes that `encode` made.
+    def decode(self, data: bytes, *, where: str = "value", gives: Gives | None = None) -> Any:
+        """The value of bytes that `encode` made, with the parts that `gives` gives; without it, their artifacts.
 
         Raises UnknownStoredType for a name that is not registered, StoredTypeChanged for a value that no
         longer fits its class, CorruptValue for anything else that `encode` did not make; each with `path`.
@@ -61,7 +62,7 @@ class Codec:
                 "restore them from a backup",
                 path=where,
             )
-        return read(data[:1], content, self.registry, where)
+        return read(data[:1], content, self.registry, where, gives)
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         return self.tag, self.encode(obj)

@@ -36,6 +36,7 @@ POINTS: Final = (
     "operation.recorded",  # the result is recorded, the graph does not know it
     "outbox.sent",  # a channel has taken a message, nothing says so
     "operation.failed",  # the failure is recorded, and when the next attempt may begin
+    "parts.put",  # large parts of a value are put, and no row refers to them yet
     "artifact.placing",  # an artifact's row is committed, its bytes are not yet at their place outside Postgres
     "report.written",  # the report's bytes are on disk under a temporary name
 )

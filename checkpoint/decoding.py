@@ -6,19 +6,32 @@ the registry; objects are built one after the other, never one inside the buildi
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import ormsgpack
 
+from standfast.checkpoint.artifact import Artifact
 from standfast.checkpoint.encoding import EXTENDED, MAX_DEPTH, PLAIN, TABLE
 from standfast.checkpoint.errors import CorruptValue, StorageError, UnknownStoredType
-from standfast.checkpoint.forms import NAMED, NAMED_RAW, REFERENCE, Form, Layout
+from standfast.checkpoint.forms import BYTES, NAMED, NAMED_RAW, PART, REFERENCE, TEXT, Form, Layout
+from standfast.checkpoint.part import Part
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.checkpoint.value_paths import Trail, labelled, path_text
 
+_MESSAGES: Final = "langchain:"
 
-def read(shape: bytes, content: bytes, registry: TypeRegistry, where: str) -> Any:
+
+class Gives(Protocol):
+    """Gives the text or the bytes of a large part."""
+
+    def value_of(self, part: Part) -> str | bytes: ...
+
+
+def read(shape: bytes, content: bytes, registry: TypeRegistry, where: str, gives: Gives | None = None) -> Any:
     """The value of a shape and bytes that `encoding.write` made.
+
+    Without `gives` an artifact stands for each large part, or in a message the line that names it; what cannot be
+    made around one (an array) is shown as the artifact.
 
     Raises UnknownStoredType, StoredTypeChanged or CorruptValue, each with `path`.
     """
@@ -27,15 +40,18 @@ def read(shape: bytes, content: bytes, registry: TypeRegistry, where: str) -> An
             return ormsgpack.unpackb(content)
         except ValueError as exc:
             raise _corrupt(where, exc) from exc
-    return _Reader(registry, where).read(shape, content)
+    return _Reader(registry, where, gives).read(shape, content)
 
 
 class _Reader:
     """One decoding."""
 
-    __slots__ = ("_built", "_depth", "_failure", "_registry", "_where")
+    __slots__ = ("_built", "_depth", "_failure", "_gives", "_in_message", "_registry", "_shown", "_where")
 
-    def __init__(self, registry: TypeRegistry, where: str) -> None:
+    def __init__(self, registry: TypeRegistry, where: str, gives: Gives | None) -> None:
+        self._gives = gives
+        self._in_message = False
+        self._shown: Artifact | None = None  # the last that stands for a part of the entry
         self._registry = registry
         self._where = where
         self._built: dict[int, tuple[Any, int]] = {}  # by number: a value not yet referred to, its depth
@@ -53,7 +69,7 @@ class _Reader:
             # From the last: what an entry refers to stands behind it.
             for index in range(len(table) - 1, 0, -1):
                 self._build(index, table[index])
-            index = 0
+            index, self._in_message = 0, False
             value = ormsgpack.unpackb(table[0], ext_hook=self._extension)
             if self._built:
                 raise ValueError("it has parts that nothing refers to")
@@ -64,12 +80,19 @@ class _Reader:
     def _build(self, index: int, entry: bytes) -> None:
         form, body = _form_of_entry(entry, self._registry)
         self._depth = 0
+        self._in_message, self._shown = form.name.startswith(_MESSAGES), None
         parts = ormsgpack.unpackb(body, ext_hook=self._extension)
         if type(parts) is not list:
             raise TypeError("the parts of an entry are not a list")
         if self._depth >= MAX_DEPTH:
             raise ValueError(f"more than {MAX_DEPTH} objects are nested in one another")
-        self._built[index] = form.restore(parts), self._depth + 1
+        try:
+            value = form.restore(parts)
+        except Exception:
+            if self._shown is None:
+                raise
+            value = self._shown
+        self._built[index] = value, self._depth + 1
 
     def _extension(self, code: int, data: bytes) -> Any:
         try:
@@ -79,11 +102,26 @@ class _Reader:
                 if depth > self._depth:
                     self._depth = depth
                 return value
-            form, raw = _form_of_raw(code, data, self._registry)
-            return form.restore(raw)
+            if code == PART:
+                return self._part(Part.unpack(data))
+            return self._raw(code, data)
         except BaseException as exc:
             self._failure = exc  # ormsgpack would replace it by a ValueError
             raise
+
+    def _part(self, part: Part) -> Any:
+        if self._gives is None:
+            self._shown = part.artifact
+            return str(part.artifact) if self._in_message else part.artifact
+        value = self._gives.value_of(part)
+        if part.kind in (TEXT, BYTES):
+            return value
+        assert isinstance(value, bytes)
+        return self._raw(part.kind, value)
+
+    def _raw(self, code: int, data: bytes) -> Any:
+        form, raw = _form_of_raw(code, data, self._registry)
+        return form.restore(raw)
 
     def _fail(self, failure: BaseException, table: list[bytes], index: int) -> NoReturn:
         if not isinstance(failure, Exception):

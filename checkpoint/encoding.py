@@ -6,12 +6,12 @@ type takes it, or the whole value is refused.
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, Protocol
 
 import ormsgpack
 
 from standfast.checkpoint.errors import UnstorableValue
-from standfast.checkpoint.forms import REFERENCE, TEXT, Form, Layout, Unfit, encode_text
+from standfast.checkpoint.forms import BYTES, PART, REFERENCE, TEXT, Form, Layout, Unfit, encode_text
 from standfast.checkpoint.stored_types import TypeRegistry, is_secret, type_name_of
 from standfast.checkpoint.value_paths import Trail, labelled, path_text
 
@@ -33,11 +33,27 @@ _OPTIONS: Final = (
 )
 # Except these, which it writes as something else without asking.
 _IMPOSTORS: Final = frozenset({bytearray, memoryview, ormsgpack.Ext, ormsgpack.Fragment})
-_ATOMS: Final = frozenset({type(None), bool, float, bytes})
+_ATOMS: Final = frozenset({type(None), bool, float})
 
 
-def write(value: Any, registry: TypeRegistry, where: str) -> tuple[bytes, bytes]:
-    """The shape and the bytes of a value. Raises UnstorableValue."""
+class Takes(Protocol):
+    """Takes the large parts out of a value, and gives what stands for each; None for one that stays."""
+
+    @property
+    def threshold(self) -> int: ...
+
+    def __call__(self, kind: int, value: str | bytes) -> bytes | None: ...
+
+
+def write(value: Any, registry: TypeRegistry, where: str, takes: Takes | None = None) -> tuple[bytes, bytes]:
+    """The shape and the bytes of a value, without the parts that `takes` takes. Raises UnstorableValue."""
+    shape, content = _write(value, registry, where)
+    if takes is not None and len(content) > takes.threshold and _may_hold_large(content, takes.threshold):
+        return _Writer(registry, where, takes).write(value)
+    return shape, content
+
+
+def _write(value: Any, registry: TypeRegistry, where: str) -> tuple[bytes, bytes]:
     try:
         # Most values are plain from end to end: at first no more than ormsgpack.
         packed = ormsgpack.packb(value, None, _OPTIONS)
@@ -66,10 +82,11 @@ class _Refused(Exception):
 class _Writer:
     """One encoding. Traced (`where` is given), every part is walked and a refusal names its path."""
 
-    __slots__ = ("_depth", "_entries", "_forms", "_interrupted", "_pending", "_registry", "_trail", "_where")
+    __slots__ = ("_depth", "_entries", "_forms", "_interrupted", "_pending", "_registry", "_takes", "_trail", "_where")
 
-    def __init__(self, registry: TypeRegistry, where: str | None) -> None:
+    def __init__(self, registry: TypeRegistry, where: str | None, takes: Takes | None = None) -> None:
         self._registry = registry
+        self._takes = takes
         self._forms = registry.by_type
         self._where = where
         self._entries: list[bytes] = []
@@ -130,7 +147,8 @@ class _Writer:
         except Exception as exc:  # noqa: BLE001 - a half-made instance can fail in any way
             self._refuse(trail, kind, f"it cannot be taken apart ({type(exc).__qualname__}: {exc})")
         if form.layout is Layout.RAW:
-            return ormsgpack.Ext(form.code, form.prefix + lowered)
+            raw = form.prefix + lowered
+            return self._taken(form.code, raw) or ormsgpack.Ext(form.code, raw)
         if self._depth >= MAX_DEPTH:
             self._refuse(trail, kind, f"it is nested in itself, or in {MAX_DEPTH} other objects")
         self._pending.append((len(self._entries), form, lowered, self._depth + 1, trail))
@@ -140,9 +158,14 @@ class _Writer:
     def _lower(self, value: Any, trail: Trail, nesting: int) -> Any:
         """What plain msgpack can hold of a value, walked in Python."""
         kind = type(value)
+        if kind is bytes:
+            return self._taken(BYTES, value) or value
         if kind in _ATOMS:
             return value
         if kind is str:
+            taken = self._taken(TEXT, value)
+            if taken is not None:
+                return taken
             return value if _is_utf8(value) else ormsgpack.Ext(TEXT, encode_text(value))
         if kind is int:
             return value if -(2**63) <= value < 2**64 else self._refer(value, trail)
@@ -155,6 +178,10 @@ class _Writer:
         if _has_text_keys(value):
             return {key: self._lower(item, (trail, "item", key), nesting + 1) for key, item in value.items()}
         return self._refer(value, trail)
+
+    def _taken(self, kind: int, value: str | bytes) -> ormsgpack.Ext | None:
+        packed = None if self._takes is None else self._takes(kind, value)
+        return None if packed is None else ormsgpack.Ext(PART, packed)
 
     def _lower_parts(self, parts: list[Any], form: Form) -> list[Any]:
         lowered = []
@@ -189,6 +216,11 @@ def _has_text_keys(value: dict[Any, Any]) -> bool:
 def _may_hold_bytes(packed: bytes) -> bool:
     """Whether there can be bytes in it, or an impostor that was written as bytes: they begin so."""
     return b"\xc4" in packed or b"\xc5" in packed or b"\xc6" in packed
+
+
+def _may_hold_large(packed: bytes, threshold: int) -> bool:
+    """Whether there can be a text or bytes of so many: those of 64 KiB and more begin so."""
+    return threshold < 0x10000 or b"\xdb" in packed or b"\xc6" in packed or b"\xc9" in packed
 
 
 def _is_native(value: Any) -> bool:

@@ -66,6 +66,8 @@ BIG_INT: Final = 3
 TEXT: Final = 4
 MAPPING: Final = 5
 DEFAULT_DICT: Final = 39
+PART: Final = 50  # see standfast.checkpoint.parts
+BYTES: Final = 51  # of a part only: msgpack holds others itself
 
 
 def typed(parts: list[Any], *kinds: tuple[type, ...]) -> list[Any]:

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, cast
 
-from standfast.checkpoint.artifacts import GRACE
+from standfast.checkpoint.artifacts import GRACE, Artifacts
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.database import Connection, Database
+from standfast.checkpoint.parts import Parts
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
-from standfast.checkpoint.step_values import TAG, StepValues
+from standfast.checkpoint.step_values import TAG, Refers, StepValues
 
 _SQL = statements("retention")
 Kept = Literal["in_use", "undelivered", "family"]
@@ -59,9 +60,10 @@ _FIRST: Final = Candidate("", "", "", datetime.min.replace(tzinfo=UTC))
 class Retention:
     """The rows that are too old to keep."""
 
-    def __init__(self, database: Database, sealer: Sealer) -> None:
+    def __init__(self, database: Database, sealer: Sealer, artifacts: Artifacts) -> None:
         self._database = database
-        self._values = StepValues(sealer)
+        self._sealer = sealer
+        self._artifacts = artifacts
 
     async def count(self, selection: Selection) -> int:
         """How many threads are meant."""
@@ -106,17 +108,27 @@ class Retention:
 
         What is `full` needs none before it. None, and nothing done, if the thread is in use.
         """
-        blobs = [] if full is None else await self._sealed(thread_id, full)
+        refers = Refers()
+        parts = Parts(self._artifacts)
+        blobs = [] if full is None else await self._sealed(thread_id, full, parts, refers)
+        await parts.put()
+        riders = [
+            *self._artifacts.refer(thread_id, refers.artifacts),
+            *self._artifacts.refer(thread_id, refers.parts, as_parts=True),
+        ]
         params = {
             **vars(selection),
             "thread": thread_id,
             "at": None if full is None else full.checkpoint_id,
-            "channels": [channel for channel, _ in blobs],
+            "channels": [channel for channel, _, _ in blobs],
             "tag": TAG,
-            "blobs": [blob for _, blob in blobs],
+            "blobs": [blob for _, blob, _ in blobs],
+            "parts": [named for _, _, named in blobs],
         }
 
         async def work(conn: Connection) -> int | None:
+            for statement, values in riders:
+                await conn.execute(statement, values)
             row = await (await conn.execute(_SQL["cut"], params)).fetchone()
             reach("retention.cutting")
             assert row is not None
@@ -124,11 +136,13 @@ class Retention:
 
         return await self._database.run(work)
 
-    async def _sealed(self, thread_id: str, full: Full) -> list[tuple[str, bytes | None]]:
+    async def _sealed(
+        self, thread_id: str, full: Full, parts: Parts, refers: Refers
+    ) -> list[tuple[str, bytes, str | None]]:
         row = await self._database.fetch_one(_SQL["versions"], {"thread": thread_id, "at": full.checkpoint_id})
         versions = {} if row is None else {name: row["versions"][name] for name in full.values}
-        blobs = self._values.blobs(thread_id, "", dict(full.values), versions)
-        return [(channel, blob) for _, _, channel, _, _, blob in blobs]
+        blobs = StepValues(self._sealer, parts).blobs(thread_id, "", dict(full.values), versions, refers)
+        return [(channel, blob, named) for _, _, channel, _, _, blob, named in blobs]
 
     async def sweep_documents(self, *, most: int = 100) -> int:
         """Delete documents that no run, schedule or recent reader has in its collection; how many."""

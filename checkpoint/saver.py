@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any, Final, NoReturn, Protocol, TypeVar, cast
+from typing import Any, Final, NoReturn, Protocol, cast
 
 import orjson
 import psycopg
@@ -41,19 +41,20 @@ from psycopg import AsyncCursor
 from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.artifact import Seen
 from standfast.checkpoint.artifacts import Artifacts
 from standfast.checkpoint.crashpoints import reach, watched
 from standfast.checkpoint.database import Connection, Database, Rider
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.outgoing import StepMessages
+from standfast.checkpoint.parts import Parts
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
-from standfast.checkpoint.step_values import TAG, SealedValues, StepValues, is_small, packed
+from standfast.checkpoint.step_values import TAG, Refers, SealedValues, StepValues, is_small, packed
 
 _SQL = statements("checkpoints")
 _APPEND: Final = statements("events")["append"]
 _TURNS: Final = 8  # measured: at most one turn lies between a step's last write and its checkpoint
+_INSERT: Final = _SQL["put_write"]
 _AT_ONCE: Final = frozenset({"__error_source_node__"})  # an error handler must not run beside a lost marker
 _METADATA: Final = frozenset({"source", "step", "parents", "run_id", "counters_since_delta_snapshot"})
 
@@ -62,7 +63,6 @@ _METADATA: Final = frozenset({"source", "step", "parents", "run_id", "counters_s
 _EVENTS: Final = ("thread", "run", "epoch", "first", "last", "events")
 
 _Statement = tuple[str | bytes, Any]
-T = TypeVar("T")
 
 
 class Riders(Protocol):
@@ -83,7 +83,8 @@ class LeasedSaver(AsyncPostgresSaver):
 
     `forked` lets the first checkpoint of each namespace follow an older one than the head. `check_head` is
     switched off only by the conformance suite, which writes several roots. `metadata_keys` are stored beside
-    the ones that LangGraph itself needs; nothing else of a run's configuration is.
+    the ones that LangGraph itself needs; nothing else of a run's configuration is. Large parts of values go to
+    `artifacts`, and come back with them; when it `shows` only, artifacts stand for them, and nothing is loaded.
     """
 
     SELECT_SQL = _SQL["select"].decode() + " "
@@ -99,11 +100,16 @@ class LeasedSaver(AsyncPostgresSaver):
         metadata_keys: frozenset[str] = frozenset(),
         riders: Riders | None = None,
         messages: StepMessages | None = None,
+        artifacts: Artifacts | None = None,
+        shows: bool = False,
     ) -> None:
-        super().__init__(database.pool, serde=SealedValues(sealer))
+        self._artifacts = artifacts if artifacts is not None else Artifacts(database, sealer)
+        self._parts = Parts(self._artifacts)
+        self._gives = None if shows else self._parts
+        super().__init__(database.pool, serde=SealedValues(sealer, self._gives))
         self.database = database
         self.sealer = sealer
-        self._values = StepValues(sealer)
+        self._values = StepValues(sealer, self._parts)
         self.lease = lease
         self._check_head = check_head
         self._forked = forked
@@ -111,8 +117,7 @@ class LeasedSaver(AsyncPostgresSaver):
         self.riders = riders
         self.messages = messages
         self._inputs: list[dict[str, Any]] = []
-        self._artifacts = Artifacts(database, sealer)
-        self._referred: set[str] = set()
+        self._referred: set[tuple[str, bool]] = set()  # by SHA-256, and whether as a part
         self._held: list[_Statement] = []
         self._mutex = asyncio.Lock()
         self._turns_left = 0
@@ -130,12 +135,12 @@ class LeasedSaver(AsyncPostgresSaver):
         self._require_lease(config)
         where = config["configurable"]
         upsert = all(channel in WRITES_IDX_MAP for channel, _ in writes)
-        statement = self.UPSERT_CHECKPOINT_WRITES_SQL if upsert else self.INSERT_CHECKPOINT_WRITES_SQL
-        seen: Seen = {}
+        statement = _SQL["replace_write"] if upsert else _INSERT
+        refers = Refers()
         rows = self._values.writes(
-            where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path, writes, seen
+            where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path, writes, refers
         )
-        self._refer(seen)
+        self._refer(refers)
         self._held.extend((statement, row) for row in rows)
         if self.messages is not None:
             self._held.extend(self.messages.take(task_id, failed=any(channel == ERROR for channel, _ in writes)))
@@ -163,9 +168,9 @@ class LeasedSaver(AsyncPostgresSaver):
         small = {channel: value for channel, value in values.items() if is_small(value)}
         at = ("checkpoints", thread, namespace, checkpoint["id"], "sealed")
         large = {channel: version for channel, version in versions.items() if channel not in small}
-        seen: Seen = {}
-        blobs = self._values.blobs(thread, namespace, values, large, seen)
-        self._refer(seen)
+        refers = Refers()
+        blobs = self._values.blobs(thread, namespace, values, large, refers)
+        self._refer(refers)
         stripped = {
             **checkpoint,
             "channel_values": {name: True for name, value in values.items() if isinstance(value, _DeltaSnapshot)},
@@ -181,7 +186,7 @@ class LeasedSaver(AsyncPostgresSaver):
             "sealed": self.sealer.seal(small, at=at, where="state") if small else None,
             "metadata": orjson.dumps(self._metadata(config, metadata)),
             "tag": TAG,
-            **packed("blob", [(row[2:4], row[5]) for row in blobs]),
+            **packed("blob", [(row[2:4], row[5], row[6]) for row in blobs]),
         }
         if metadata.get("source") == "input" and not self._held:
             self._inputs.append(step)
@@ -198,11 +203,12 @@ class LeasedSaver(AsyncPostgresSaver):
             }
         }
 
-    def _refer(self, seen: Seen) -> None:
+    def _refer(self, refers: Refers) -> None:
         assert self.lease is not None
-        new = {sha256: one for sha256, one in seen.items() if sha256 not in self._referred}
-        self._held.extend(self._artifacts.refer(self.lease.thread_id, new))
-        self._referred.update(new)
+        for seen, as_parts in ((refers.artifacts, False), (refers.parts, True)):
+            new = {sha256: one for sha256, one in seen.items() if (sha256, as_parts) not in self._referred}
+            self._held.extend(self._artifacts.refer(self.lease.thread_id, new, as_parts=as_parts))
+            self._referred.update((sha256, as_parts) for sha256 in new)
 
     async def aflush(self) -> None:
         """Commit what is held. Call it before anybody is told of an interrupt or an end."""
@@ -221,6 +227,7 @@ class LeasedSaver(AsyncPostgresSaver):
             held, self._held = self._held, []
             riders = self.riders.take() if self.riders is not None else []
             try:
+                await self._parts.put()
                 before = [self._put(one) for one in inputs]
                 await self._send([*before, *self._fenced_rows(held, step, riders)])
             except BaseException:
@@ -247,7 +254,7 @@ class LeasedSaver(AsyncPostgresSaver):
         if len(riders) == 1 and riders[0][0] is _APPEND:
             events, riders = riders[0][1], ()
         before: list[_Statement] = []
-        if any(statement is not self.INSERT_CHECKPOINT_WRITES_SQL for statement, _ in held):
+        if any(statement is not _INSERT for statement, _ in held):
             # Rows that may replace others are put one by one, in their order.
             before, held = [self._fence(), *held], []
         return [*before, self._put(step, [row for _, row in held], events), *riders]
@@ -261,7 +268,7 @@ class LeasedSaver(AsyncPostgresSaver):
             **step,
             **dict(told),
             **fence,
-            **packed("write", [(row[1:7], row[8]) for row in writes]),
+            **packed("write", [(row[1:7], row[8], row[9]) for row in writes]),
         }
 
     def _fence(self) -> _Statement:
@@ -336,7 +343,8 @@ class LeasedSaver(AsyncPostgresSaver):
         await self._before_reading()
         if self._fresh and not self._written and self._is_ours(config):
             return None
-        return await self._again(lambda: AsyncPostgresSaver.aget_tuple(self, config))
+        row = await self.database.again(lambda: AsyncPostgresSaver.aget_tuple(self, config))
+        return None if row is None else await self._load(row)
 
     async def alist(
         self,
@@ -347,16 +355,19 @@ class LeasedSaver(AsyncPostgresSaver):
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
         await self._before_reading()
-        async for found in super().alist(config, filter=filter, before=before, limit=limit):
-            yield found
+        rows = [row async for row in super().alist(config, filter=filter, before=before, limit=limit)]
+        for row in rows:
+            yield await self._load(row)
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         await self._before_reading()
-        return await self._again(
-            lambda: AsyncPostgresSaver.aget_delta_channel_history(self, config=config, channels=channels)
-        )
+
+        async def read() -> Mapping[str, DeltaChannelHistory]:
+            return await AsyncPostgresSaver.aget_delta_channel_history(self, config=config, channels=channels)
+
+        return await self._parts.whole(lambda: self.database.again(read))
 
     async def live_namespaces(self, thread_id: str, prefix: str) -> list[str]:
         """The namespaces of subgraph calls in flight directly below `prefix` (such as `operation:`)."""
@@ -368,15 +379,13 @@ class LeasedSaver(AsyncPostgresSaver):
         if self._waiting or self._flusher is not None:
             await self.aflush()
 
-    async def _again(self, read: Callable[[], Awaitable[T]]) -> T:
-        return await self.database.again(read)
-
     # -- whole threads
 
     async def adelete_thread(self, thread_id: str) -> None:
         self._require_lease({"configurable": {"thread_id": thread_id}})
         await self._before_reading()
         await self._transaction([(_SQL[name], (thread_id,)) for name in _DELETE])
+        self._forget_references()
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Delete the checkpoints of these runs, of the leased thread, with their writes and unused blobs."""
@@ -384,7 +393,8 @@ class LeasedSaver(AsyncPostgresSaver):
         await self._before_reading()
         assert self.lease is not None
         params = (self.lease.thread_id, list(run_ids))
-        await self._transaction([(_SQL["delete_runs"], params), (_SQL["delete_orphans"], params[:1])])
+        await self._transaction([(_SQL["delete_runs"], params), *((_SQL[name], params[:1]) for name in _UNUSED)])
+        self._forget_references()
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         """Keep only the newest checkpoint of the leased thread, or (`delete`) nothing.
@@ -404,6 +414,11 @@ class LeasedSaver(AsyncPostgresSaver):
         self._require_lease({"configurable": {"thread_id": thread_id}})
         await self._before_reading()
         await self._transaction([(_SQL["keep_latest"], (thread_id,))])
+        self._forget_references()
+
+    def _forget_references(self) -> None:
+        self._referred.clear()
+        self._parts.forget()
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copy a thread's whole chain; the lease is the target's. Open questions keep their ids."""
@@ -414,7 +429,14 @@ class LeasedSaver(AsyncPostgresSaver):
         self._fresh = False
 
     async def _load_checkpoint_tuple(self, value: DictRow) -> CheckpointTuple:
-        return self._values.load(value)
+        # Handed on as it is: the parent holds a connection, and parts are read over another one.
+        return cast("CheckpointTuple", value)
+
+    async def _load(self, row: Any) -> CheckpointTuple:
+        async def read() -> CheckpointTuple:
+            return self._values.load(row, self._gives)
+
+        return await self._parts.whole(read)
 
     def _metadata(self, config: RunnableConfig, metadata: CheckpointMetadata) -> dict[str, Any]:
         known = {**config.get("metadata", {}), **metadata}
@@ -489,5 +511,6 @@ class LeasedSaver(AsyncPostgresSaver):
         raise errors.UsageError("the schema is made by standfast.checkpoint.migrate, not by the saver")
 
 
-_DELETE: Final = ("delete_checkpoints", "delete_blobs", "delete_writes")
+_DELETE: Final = ("delete_checkpoints", "delete_blobs", "delete_writes", "drop_parts")
+_UNUSED: Final = ("delete_orphans", "drop_parts")
 _COPY: Final = ("copy_references", "copy_checkpoints", "copy_blobs", "copy_writes")

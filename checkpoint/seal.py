@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from standfast.checkpoint.artifact import Seen, seeing
 from standfast.checkpoint.codec import Codec
+from standfast.checkpoint.decoding import Gives
+from standfast.checkpoint.encoding import Takes
 from standfast.checkpoint.errors import CorruptValue, UnknownKey, UnstorableValue
 
 # A table, the row's key, and the column: what a sealed value will be bound to.
@@ -31,16 +33,24 @@ class Sealer:
     def __init__(self, codec: Codec) -> None:
         self.codec = codec
 
-    def seal(self, value: Any, *, at: RowIdentity, where: str | None = None, artifacts: Seen | None = None) -> bytes:
+    def seal(
+        self,
+        value: Any,
+        *,
+        at: RowIdentity,
+        where: str | None = None,
+        artifacts: Seen | None = None,
+        takes: Takes | None = None,
+    ) -> bytes:
         """The bytes of a value that stands `at` a row; `where` names it in errors. Raises UnstorableValue.
 
         Artifacts in the value are put into `artifacts`, and the caller lets the row's thread refer to them, with the
-        row or before. Without it they are refused.
+        row or before. Without it they are refused. Large parts are left to `takes`.
         """
         where = where or _where(at)
         seen: Seen = {} if artifacts is None else artifacts
         with seeing(seen):
-            sealed = _CLEAR_HEAD + self.codec.encode(value, where=where)
+            sealed = _CLEAR_HEAD + self.codec.encode(value, where=where, takes=takes)
         if artifacts is None and seen:
             raise UnstorableValue(
                 f"{where} holds {next(iter(seen.values()))}, and nothing would keep its bytes there; "
@@ -55,8 +65,11 @@ class Sealer:
         with seeing({}):
             return hashlib.sha256(self.codec.encode(value, where=where)).hexdigest()
 
-    def unseal(self, data: bytes, *, at: RowIdentity, where: str | None = None) -> Any:
-        """The value that was sealed. Raises UnknownKey, and whatever `Codec.decode` raises."""
+    def unseal(self, data: bytes, *, at: RowIdentity, where: str | None = None, gives: Gives | None = None) -> Any:
+        """The value that was sealed; without `gives`, artifacts stand for its large parts.
+
+        Raises UnknownKey, and whatever `Codec.decode` raises.
+        """
         where = where or _where(at)
         if data[:1] != _CODEC or len(data) < 2:
             raise CorruptValue(
@@ -72,7 +85,7 @@ class Sealer:
                 key_id=key_id.decode("utf-8", "replace"),
                 path=where,
             )
-        return self.codec.decode(data[start:], where=where)
+        return self.codec.decode(data[start:], where=where, gives=gives)
 
 
 def _where(at: RowIdentity) -> str:

@@ -22,7 +22,9 @@ class Settings(BaseSettings):
     model: str | None = Field(None, description="Model to use, such as openai:NAME or offline")
     reports_dir: Path | None = Field(None, description="Where publish_report writes; ./reports if unset")
     artifacts_url: str | None = Field(None, description="Where artifacts go, a URL for fsspec; Postgres if unset")
-    artifact_bytes: int = Field(256 * 1024, gt=0, description="An operation's larger result becomes an artifact")
+    artifact_bytes: int = Field(
+        256 * 1024, gt=0, description="Larger results, and texts and bytes in a state, are artifacts"
+    )
     webhook_url: SecretStr | None = Field(None, description="Where messages are posted, signed")
     webhook_secret: SecretStr | None = Field(None, description="What they are signed with: whsec_ and base64")
     webhook_topics: str = Field("*", description="Which ones, with commas between")

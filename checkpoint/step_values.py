@@ -7,6 +7,7 @@ once for each version; the checkpoint's JSON holds versions only. What another s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 import orjson
@@ -17,17 +18,28 @@ from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.artifact import Seen
+from standfast.checkpoint.decoding import Gives
+from standfast.checkpoint.parts import Leaving, Parts
 from standfast.checkpoint.seal import RowIdentity, Sealer
 
 TAG: Final = "standfast"  # in the rows' type column: a sealed value, see standfast.checkpoint.seal
 _SMALL: Final = 256  # characters, or bytes of an integer
 
 
+@dataclass
+class Refers:
+    """What the rows of a step refer to: artifacts that stand in values, and those that hold large parts of them."""
+
+    artifacts: Seen = field(default_factory=dict)
+    parts: Seen = field(default_factory=dict)
+
+
 class StepValues:
     """Seals the values of checkpoints and writes, and opens them again."""
 
-    def __init__(self, sealer: Sealer) -> None:
+    def __init__(self, sealer: Sealer, parts: Parts) -> None:
         self._sealer = sealer
+        self._parts = parts
 
     def blobs(
         self,
@@ -35,13 +47,13 @@ class StepValues:
         checkpoint_ns: str,
         values: dict[str, Any],
         versions: ChannelVersions,
-        seen: Seen | None = None,
-    ) -> list[tuple[str, str, str, str, str, bytes | None]]:
-        rows: list[tuple[str, str, str, str, str, bytes | None]] = []
+        refers: Refers,
+    ) -> list[tuple[str, str, str, str, str, bytes, str | None]]:
+        rows: list[tuple[str, str, str, str, str, bytes, str | None]] = []
         for name, version in versions.items():
             at = ("checkpoint_blobs", thread_id, checkpoint_ns, name, str(version))
-            sealed = self._sealer.seal(values[name], at=at, where=f"state[{name!r}]", artifacts=seen)
-            rows.append((thread_id, checkpoint_ns, name, str(version), TAG, sealed))
+            sealed, parts = self._seal(values[name], at, name, refers)
+            rows.append((thread_id, checkpoint_ns, name, str(version), TAG, sealed, parts))
         return rows
 
     def writes(
@@ -52,17 +64,28 @@ class StepValues:
         task_id: str,
         task_path: str,
         writes: Sequence[tuple[str, Any]],
-        seen: Seen | None = None,
-    ) -> list[tuple[str, str, str, str, str, int, str, str, bytes]]:
-        rows: list[tuple[str, str, str, str, str, int, str, str, bytes]] = []
+        refers: Refers,
+    ) -> list[tuple[str, str, str, str, str, int, str, str, bytes, str | None]]:
+        rows: list[tuple[str, str, str, str, str, int, str, str, bytes, str | None]] = []
         for index, (channel, value) in enumerate(writes):
             place = WRITES_IDX_MAP.get(channel, index)
             at = ("checkpoint_writes", thread_id, checkpoint_ns, checkpoint_id, task_id, str(place))
-            sealed = self._sealer.seal(value, at=at, where=f"state[{channel!r}]", artifacts=seen)
-            rows.append((thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, place, channel, TAG, sealed))
+            sealed, parts = self._seal(value, at, channel, refers)
+            rows.append(
+                (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, place, channel, TAG, sealed, parts)
+            )
         return rows
 
-    def load(self, value: DictRow) -> CheckpointTuple:
+    def _seal(self, value: Any, at: RowIdentity, channel: str, refers: Refers) -> tuple[bytes, str | None]:
+        """The bytes of a value, and the ids of its large parts with spaces between them."""
+        leaving = Leaving(self._parts, channel)
+        where = f"state[{channel!r}]"
+        sealed = self._sealer.seal(value, at=at, where=where, artifacts=refers.artifacts, takes=leaving)
+        refers.parts.update(leaving.seen)
+        return sealed, " ".join(leaving.seen) or None
+
+    def load(self, value: DictRow, gives: Gives | None) -> CheckpointTuple:
+        """A checkpoint from its row; without `gives`, artifacts stand for large parts."""
         thread, namespace = value["thread_id"], value["checkpoint_ns"]
 
         def config(checkpoint_id: str) -> RunnableConfig:
@@ -82,7 +105,7 @@ class StepValues:
         for raw_name, kind, blob in value["channel_values"] or ():
             name = raw_name.decode()
             at = ("checkpoint_blobs", thread, namespace, name, str(versions[name]))
-            values[name] = self._load(kind, blob, at, name)
+            values[name] = self._load(kind, blob, at, name, gives)
         pending = []
         for task, raw_channel, kind, blob, _, index in sorted(
             value["pending_writes"] or (),
@@ -90,7 +113,7 @@ class StepValues:
         ):
             channel = raw_channel.decode()
             row = ("checkpoint_writes", thread, namespace, value["checkpoint_id"], task.decode(), index.decode())
-            pending.append((task.decode(), channel, self._load(kind, blob, row, channel)))
+            pending.append((task.decode(), channel, self._load(kind, blob, row, channel, gives)))
         if inline := value["checkpoint"].get("channel_values", {}).keys() - values.keys():
             raise _foreign("a plain value in the checkpoint", f"thread {thread!r}, state[{min(inline)!r}]")
         parent = value["parent_checkpoint_id"]
@@ -102,18 +125,19 @@ class StepValues:
             pending,
         )
 
-    def _load(self, kind: bytes, blob: bytes, at: RowIdentity, channel: str) -> Any:
+    def _load(self, kind: bytes, blob: bytes, at: RowIdentity, channel: str, gives: Gives | None) -> Any:
         where = f"thread {at[1]!r}, state[{channel!r}]"
         if kind.decode() != TAG:
             raise _foreign(kind.decode(), where)
-        return self._sealer.unseal(blob, at=at, where=where)
+        return self._sealer.unseal(blob, at=at, where=where, gives=gives)
 
 
 class SealedValues:
     """LangGraph's serializer protocol, for the parent's reads of a delta channel's history."""
 
-    def __init__(self, sealer: Sealer) -> None:
+    def __init__(self, sealer: Sealer, gives: Gives | None) -> None:
         self._sealer = sealer
+        self._gives = gives
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
         return TAG, self._sealer.seal(obj, at=("checkpoint",), where="state")
@@ -121,20 +145,19 @@ class SealedValues:
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
         if data[0] != TAG:
             raise _foreign(data[0], "state")
-        return self._sealer.unseal(data[1], at=("checkpoint",), where="state")
+        return self._sealer.unseal(data[1], at=("checkpoint",), where="state", gives=self._gives)
 
 
-def packed(name: str, rows: Sequence[tuple[Sequence[Any], bytes | None]]) -> dict[str, Any]:
-    """Rows as two parameters: their keys with the place of each value, and the values one after another.
+def packed(name: str, rows: Sequence[tuple[Sequence[Any], bytes, str | None]]) -> dict[str, Any]:
+    """Rows as two parameters: their keys with the place of each value and its parts, and the values one after another.
 
     Measured: an array of values takes psycopg several times as long.
     """
     keys, values, at = [], [], 1
-    for key, value in rows:
-        keys.append([*key, at, None if value is None else len(value)])
-        if value is not None:
-            values.append(value)
-            at += len(value)
+    for key, value, parts in rows:
+        keys.append([*key, at, len(value), parts])
+        values.append(value)
+        at += len(value)
     return {f"{name}_keys": orjson.dumps(keys), f"{name}_bytes": b"".join(values)}
 
 

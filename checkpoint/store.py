@@ -82,5 +82,5 @@ class Store:
             Forks(database, sealer),
             outbox,
             kept,
-            Retention(database, sealer),
+            Retention(database, sealer, kept),
         )

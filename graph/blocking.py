@@ -120,9 +120,9 @@ class Runtime(AsyncRuntime):
         """Blocking twin of `acancel`."""
         return self._wait(self.acancel, thread_id)
 
-    def state(self, thread_id: object, *, at: str | None = None) -> StateSnapshot:
+    def state(self, thread_id: object, *, at: str | None = None, whole: bool = False) -> StateSnapshot:
         """Blocking twin of `astate`."""
-        return self._wait(lambda: self.astate(thread_id, at=at))
+        return self._wait(lambda: self.astate(thread_id, at=at, whole=whole))
 
     def history(self, thread_id: object, *, limit: int | None = None, before: str | None = None) -> History:
         """Blocking twin of `ahistory`."""

@@ -303,8 +303,15 @@ class Driver:
 
     def _saver_for(self, run: Run, store: Store, lease: Lease, messages: StepMessages) -> LeasedSaver:
         if run.deadline is None and (run.budget is None or run.budget.steps is None):
-            return LeasedSaver(store.database, store.sealer, lease, messages=messages)
-        return SteppingSaver(store.database, store.sealer, lease, messages=messages, on_step=self._after_step)
+            return LeasedSaver(store.database, store.sealer, lease, messages=messages, artifacts=store.artifacts)
+        return SteppingSaver(
+            store.database,
+            store.sealer,
+            lease,
+            messages=messages,
+            artifacts=store.artifacts,
+            on_step=self._after_step,
+        )
 
     async def _after_step(self) -> None:
         """Let no further step begin when the run is at its limit; a graph that has ended is not held up."""

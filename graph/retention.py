@@ -191,7 +191,7 @@ class Pruning:
         if one.graph != self.name or oldest is None or not oldest[1]:
             return None
         identifier, channels = oldest
-        saver = LeasedSaver(self.store.database, self.store.sealer)
+        saver = LeasedSaver(self.store.database, self.store.sealer, artifacts=self.store.artifacts)
         known = {name: spec for name, spec in self._over(saver).channels.items() if isinstance(spec, DeltaChannel)}
         if not known.keys() >= set(channels):  # the code has changed since: what it cannot read it does not touch
             return None

@@ -526,7 +526,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
                 return result
 
     async def _as_it_is(self, thread_id: str, run_id: str | None = None) -> Result:
-        state = await self.astate(thread_id)
+        state = await self.astate(thread_id, whole=True)
         return await read_result(self.store, thread_id, state.values, run_id=run_id)
 
     # -- deciding, answering, telling

@@ -65,7 +65,8 @@ class Served:
             showing = asyncio.create_task(_show_threads(runtime))
             try:
                 store = runtime.store
-                yield ViewingSaver(LeasedSaver(store.database, store.sealer), store.threads.named)
+                reader = LeasedSaver(store.database, store.sealer, artifacts=store.artifacts, shows=True)
+                yield ViewingSaver(reader, store.threads.named)
             finally:
                 del _OPEN[here]
                 showing.cancel()

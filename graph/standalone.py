@@ -90,7 +90,7 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
     """Made by `standalone()`. Reads anything; writes under a lease for each thread."""
 
     def __init__(self, store: Store, keeper: LeaseKeeper, *, lease_seconds: float) -> None:
-        self._reader = LeasedSaver(store.database, store.sealer)
+        self._reader = LeasedSaver(store.database, store.sealer, artifacts=store.artifacts)
         super().__init__(serde=self._reader.serde)
         self._store = store
         self._keeper = keeper
@@ -140,7 +140,7 @@ class StandaloneSaver(BaseCheckpointSaver[str]):
             artifacts=ThreadArtifacts(store.artifacts, store.sealer.codec, thread),
             tell=lambda kind, path, data: None,
         )
-        saver = LeasedSaver(store.database, store.sealer, lease, messages=messages)
+        saver = LeasedSaver(store.database, store.sealer, lease, messages=messages, artifacts=store.artifacts)
         return _Held(lease, saver, drive, ledger, time.monotonic())
 
     async def _run_of(self, thread: str) -> Run:

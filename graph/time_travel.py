@@ -60,9 +60,11 @@ class TimeTravel:
     def _over(self, saver: LeasedSaver) -> Graph:
         raise NotImplementedError
 
-    async def astate(self, thread_id: object, *, at: str | None = None) -> StateSnapshot:
+    async def astate(self, thread_id: object, *, at: str | None = None, whole: bool = False) -> StateSnapshot:
         """The thread's state, now or `at` a checkpoint, as LangGraph shows it.
 
+        Nothing large is loaded: an `Artifact` stands for a text or bytes over the threshold, in a message the line
+        that names it. With `whole` all values are as the nodes see them.
         Raises `UnknownThread` and `UnknownCheckpoint`.
         """
         thread = thread_id_of(thread_id)
@@ -70,8 +72,9 @@ class TimeTravel:
         where: Any = {"thread_id": thread}
         if at is not None:
             where["checkpoint_id"] = await self.store.forks.checkpoint(thread, at)
-        reader = self._over(LeasedSaver(self.store.database, self.store.sealer))
-        return await reader.aget_state({"configurable": where})
+        store = self.store
+        saver = LeasedSaver(store.database, store.sealer, artifacts=store.artifacts, shows=not whole)
+        return await self._over(saver).aget_state({"configurable": where})
 
     async def ahistory(self, thread_id: object, *, limit: int | None = None, before: str | None = None) -> History:
         """The thread's checkpoints, newest first, without their values: `astate(at=...)` has those of one.
@@ -144,7 +147,7 @@ class TimeTravel:
         return Result(target, run_id, Status.QUEUED)
 
     async def _write(self, lease: Lease, run_id: str, values: Mapping[str, Any], as_node: str | None) -> None:
-        saver = LeasedSaver(self.store.database, self.store.sealer, lease)
+        saver = LeasedSaver(self.store.database, self.store.sealer, lease, artifacts=self.store.artifacts)
         config: Any = {"configurable": {"thread_id": lease.thread_id}, "metadata": {"run_id": run_id}}
         graph = self._over(saver)
         unknown = sorted(set(values) - {name for name in graph.channels if ":" not in name})

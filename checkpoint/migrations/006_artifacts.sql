@@ -6,8 +6,6 @@
 -- locks an artifact before it looks for references: whichever comes second sees the other.
 --
 -- artifacts and artifact_chunks are global: threads share contents.
---
--- SQLSTATE: SF005 UnknownArtifact
 
 create table artifacts (
     sha256     text primary key check (length(sha256) = 64),
@@ -36,16 +34,6 @@ create table artifact_references (
 );
 create index artifact_references_to on artifact_references (sha256);
 create index artifact_references_recent on artifact_references (created_at desc, thread_id, sha256);
-
-create function refer_1(thread text, contents text[], labels bytea[]) returns void language plpgsql as $$
-begin
-    insert into artifact_references (thread_id, sha256, label)
-    select thread, r.sha256, r.label from unnest(contents, labels) as r (sha256, label) order by r.sha256
-    on conflict do nothing;
-exception when foreign_key_violation then
-    raise exception 'one of the artifacts % of thread % is not there any more', contents, thread
-        using errcode = 'SF005';
-end $$;
 
 -- Locks what may go, and looks again for references with a fresh snapshot. The rows are deleted by the caller, in the
 -- same transaction, when what stands elsewhere is gone.

@@ -69,9 +69,10 @@ begin
            coalesce(f.lineage, '[]') || jsonb_build_array(jsonb_build_array(source, from_run)), in_effects, in_by,
            in_vouched
       from (values (1)) as one left join forks f on f.thread_id = source and f.run_id = from_run;
-    insert into artifact_references (thread_id, sha256, label)
-    select target, a.sha256, a.label from artifact_references a where a.thread_id = source;
+    insert into artifact_references (thread_id, sha256, label, as_part)
+    select target, a.sha256, a.label, a.as_part from artifact_references a where a.thread_id = source;
     perform copy_chain_1(source, at, target, from_run, run);
+    perform drop_parts_1(target);
     insert into operations (thread_id, id, run_id, kind, name, namespace, turn, index, effect, digest, state, arguments,
                             result, failure_class, failure_message, attempts, created_at, updated_at, inherited_from)
     select target, o.id, run, o.kind, o.name, o.namespace, o.turn, o.index, o.effect, o.digest, o.state, o.arguments,
@@ -82,44 +83,6 @@ begin
        and o.state in ('succeeded', 'failed', 'unknown', 'reconciled') and (o.kind <> 'model' or not altered);
     return query select 'forked', c.epoch, c.head from claim_lease_1(target, holder, worker, seconds) c;
 end $$;
-
--- The checkpoints that lead to `at`, with everything that they need. What had begun from `at` on is left out: its
--- tasks begin anew, and find in the ledger what was done.
-create function copy_chain_1(source text, at text, target text, from_run uuid, run uuid) returns void
-language sql as $$
-    with recursive chain (checkpoint_id, parent) as (
-        select c.checkpoint_id, c.parent_checkpoint_id from checkpoints c
-         where c.thread_id = source and c.checkpoint_ns = '' and c.checkpoint_id = at
-        union all
-        select c.checkpoint_id, c.parent_checkpoint_id from checkpoints c join chain on c.checkpoint_id = chain.parent
-         where c.thread_id = source and c.checkpoint_ns = ''),
-    wanted as materialized (
-        select c.* from checkpoints c join chain on chain.checkpoint_id = c.checkpoint_id
-         where c.thread_id = source and c.checkpoint_ns = ''
-        union all
-        select c.* from checkpoints c join chain on chain.checkpoint_id = c.metadata -> 'parents' ->> ''
-         where c.thread_id = source and c.checkpoint_ns <> '' and chain.checkpoint_id <> at),
-    copied as (
-        insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
-                                 metadata, sealed)
-        select target, w.checkpoint_ns, w.checkpoint_id, w.parent_checkpoint_id, w.type, w.checkpoint,
-               case when w.metadata ->> 'run_id' = from_run::text
-                    then jsonb_set(w.metadata, '{run_id}', to_jsonb(run::text)) else w.metadata end,
-               w.sealed
-          from wanted w),
-    blobs as (
-        insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-        select target, b.checkpoint_ns, b.channel, b.version, b.type, b.blob
-          from checkpoint_blobs b
-         where b.thread_id = source and exists (
-            select 1 from wanted w
-             where w.checkpoint_ns = b.checkpoint_ns and w.checkpoint -> 'channel_versions' ->> b.channel = b.version))
-    insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
-    select target, x.checkpoint_ns, x.checkpoint_id, x.task_id, x.task_path, x.idx, x.channel, x.type, x.blob
-      from checkpoint_writes x join wanted w
-        on w.checkpoint_ns = x.checkpoint_ns and w.checkpoint_id = x.checkpoint_id
-     where x.thread_id = source and (x.checkpoint_ns <> '' or x.checkpoint_id <> at);
-$$;
 
 -- A fork has no new effects until somebody says so.
 create function refuse_in_fork_1(thread text, name text) returns void language plpgsql as $$

@@ -167,15 +167,17 @@ begin
         select c.checkpoint_ns, v.key, v.value
           from checkpoints c cross join lateral jsonb_each_text(c.checkpoint -> 'channel_versions') as v
          where c.thread_id = thread);
+    perform drop_parts_1(thread);
     return gone;
 end $$;
 
 -- Put what DeltaChannels hold at one checkpoint into it, as a snapshot does: it can be read without those before it.
-create function fill_checkpoint_1(thread text, at text, channels text[], tag text, blobs bytea[]) returns void
-language sql as $$
-    insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-    select thread, '', f.channel, c.checkpoint -> 'channel_versions' ->> f.channel, tag, f.blob
-      from unnest(channels, blobs) as f (channel, blob)
+create function fill_checkpoint_1(thread text, at text, channels text[], tag text, blobs bytea[], parts text[])
+returns void language sql as $$
+    insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob, parts)
+    select thread, '', f.channel, c.checkpoint -> 'channel_versions' ->> f.channel, tag, f.blob,
+           string_to_array(f.parts, ' ')
+      from unnest(channels, blobs, parts) as f (channel, blob, parts)
       join checkpoints c on c.thread_id = thread and c.checkpoint_ns = '' and c.checkpoint_id = at
     on conflict do nothing;
     update checkpoints c
@@ -188,7 +190,7 @@ $$;
 
 -- Cut the history of a thread that nobody drives and that has not changed since then; null if it is in use.
 create function cut_thread_1(
-    thread text, before timestamptz, keep integer, at text, channels text[], tag text, blobs bytea[])
+    thread text, before timestamptz, keep integer, at text, channels text[], tag text, blobs bytea[], parts text[])
 returns integer language plpgsql as $$
 begin
     if not take_unused_1(thread) then
@@ -199,7 +201,7 @@ begin
         return null;
     end if;
     if cardinality(channels) > 0 then
-        perform fill_checkpoint_1(thread, at, channels, tag, blobs);
+        perform fill_checkpoint_1(thread, at, channels, tag, blobs, parts);
     end if;
     return cut_history_1(thread, keep);
 end $$;

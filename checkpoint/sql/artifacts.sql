@@ -11,7 +11,7 @@ insert into artifact_chunks (sha256, index, bytes) values (%b, %b, %b)
 update artifacts set stored = true where sha256 = %(sha256)s
 
 -- name: refer
-select refer_1(%(thread)s, %(contents)s::text[], %(labels)s::bytea[])
+select refer_1(%(thread)s, %(contents)s::text[], %(labels)s::bytea[], %(as_parts)s)
 
 -- name: place
 select place from artifacts where sha256 = %(sha256)s and stored

@@ -12,15 +12,17 @@ events as (
       from fenced where %(run)b::uuid is not null
     on conflict do nothing),
 writes as (
-    insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
+    insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob,
+                                   parts)
     select %(thread)b, w ->> 0, w ->> 1, w ->> 2, w ->> 3, (w ->> 4)::int, w ->> 5,
-           %(tag)b, substring(%(write_bytes)b::bytea from (w ->> 6)::int for (w ->> 7)::int)
+           %(tag)b, substring(%(write_bytes)b::bytea from (w ->> 6)::int for (w ->> 7)::int),
+           string_to_array(w ->> 8, ' ')
       from fenced, json_array_elements(convert_from(%(write_keys)b, 'UTF8')::json) as w
     on conflict do nothing),
 blobs as (
-    insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
+    insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob, parts)
     select %(thread)b, %(namespace)b, b ->> 0, b ->> 1, %(tag)b,
-           substring(%(blob_bytes)b::bytea from (b ->> 2)::int for (b ->> 3)::int)
+           substring(%(blob_bytes)b::bytea from (b ->> 2)::int for (b ->> 3)::int), string_to_array(b ->> 4, ' ')
       from fenced, json_array_elements(convert_from(%(blob_keys)b, 'UTF8')::json) as b
     on conflict do nothing)
 insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, checkpoint, metadata, sealed)
@@ -29,6 +31,19 @@ select %(thread)b, %(namespace)b, %(id)b, %(parent)b, convert_from(%(checkpoint)
   from fenced
 on conflict (thread_id, checkpoint_ns, checkpoint_id)
 do update set checkpoint = excluded.checkpoint, metadata = excluded.metadata, sealed = excluded.sealed
+
+-- name: put_write
+insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob,
+                               parts)
+values (%s, %s, %s, %s, %s, %s, %s, %s, %s, string_to_array(%s, ' '))
+on conflict do nothing
+
+-- name: replace_write
+insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob,
+                               parts)
+values (%s, %s, %s, %s, %s, %s, %s, %s, %s, string_to_array(%s, ' '))
+on conflict (thread_id, checkpoint_ns, checkpoint_id, task_id, idx)
+do update set channel = excluded.channel, type = excluded.type, blob = excluded.blob, parts = excluded.parts
 
 -- name: select
 -- The parent's statement with the sealed column; it appends its own conditions.
@@ -72,9 +87,12 @@ delete from checkpoint_blobs b
      where c.thread_id = b.thread_id and c.checkpoint_ns = b.checkpoint_ns
        and c.checkpoint -> 'channel_versions' ->> b.channel = b.version)
 
+-- name: drop_parts
+select drop_parts_1(%s)
+
 -- name: copy_references
-insert into artifact_references (thread_id, sha256, label)
-select %s, sha256, label from artifact_references where thread_id = %s
+insert into artifact_references (thread_id, sha256, label, as_part)
+select %s, sha256, label, as_part from artifact_references where thread_id = %s
 on conflict do nothing
 
 -- name: copy_checkpoints
@@ -84,14 +102,15 @@ select %s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
 on conflict do nothing
 
 -- name: copy_blobs
-insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob)
-select %s, checkpoint_ns, channel, version, type, blob
+insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob, parts)
+select %s, checkpoint_ns, channel, version, type, blob, parts
   from checkpoint_blobs where thread_id = %s
 on conflict do nothing
 
 -- name: copy_writes
-insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob)
-select %s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob
+insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob,
+                               parts)
+select %s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob, parts
   from checkpoint_writes where thread_id = %s
 on conflict do nothing
 

@@ -45,7 +45,8 @@ select checkpoint_id, metadata -> 'counters_since_delta_snapshot' as since from 
  where thread_id = %(thread)s and checkpoint_ns = '' order by checkpoint_id desc offset %(keep)s - 1 limit 1
 
 -- name: cut
-select cut_thread_1(%(thread)s, %(before)s, %(keep)s, %(at)s, %(channels)s::text[], %(tag)s, %(blobs)s::bytea[]) as deleted
+select cut_thread_1(%(thread)s, %(before)s, %(keep)s, %(at)s, %(channels)s::text[], %(tag)s, %(blobs)s::bytea[],
+                    %(parts)s::text[]) as deleted
 
 -- name: versions
 select checkpoint -> 'channel_versions' as versions from checkpoints

@@ -119,6 +119,7 @@ CASES = [
 ELSEWHERE = {
     "outbox.sent",  # a dispatcher's: test_outbox_crash.py
     "artifact.placing",  # test_artifact_crash.py
+    "parts.put",  # test_parts_crash.py
     "operation.failed",  # nothing fails here: test_retry_crash.py
 }
 FORGETFUL = [

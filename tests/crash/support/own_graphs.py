@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 import os
+import random
 from typing import Annotated, Any, Literal, TypedDict
 
 import anyio
@@ -179,3 +180,38 @@ async def give_out(state: Part) -> Part:
 family = StateGraph(Part)
 family.add_node("give_out", give_out)
 family.add_edge(START, "give_out")
+
+
+# -- documents that are too large for a checkpoint, in a state of the graph's own
+
+
+class Desk(TypedDict, total=False):
+    document: bytes
+    pages: Annotated[list[str], operator.add]
+    sizes: list[int]
+
+
+def document(seed: int) -> bytes:
+    return random.Random(seed).randbytes(400_000)
+
+
+async def scan(state: Desk) -> Desk:
+    log(f"scanned {len(state.get('pages', []))}")
+    return {"document": document(len(state.get("pages", []))), "pages": [f"{len(state.get('pages', []))} " * 150_000]}
+
+
+async def measure(state: Desk) -> Desk:
+    assert document(2) == state["document"]
+    assert [f"{seed} " * 150_000 for seed in range(3)] == state["pages"]
+    log("measured")
+    return {"sizes": [len(page) for page in state["pages"]]}
+
+
+def desk() -> Any:
+    graph = StateGraph(Desk)
+    graph.add_node("scan", scan)
+    graph.add_node("measure", measure)
+    graph.add_edge(START, "scan")
+    graph.add_conditional_edges("scan", lambda state: "scan" if len(state["pages"]) < 3 else "measure")
+    graph.add_edge("measure", END)
+    return graph
