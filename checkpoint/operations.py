@@ -71,11 +71,12 @@ class Begun:
 
     `planned`: it is too early, by `wait` seconds. `elapsed`: seconds since the first attempt that counts began.
     `waiting`: an earlier attempt may be under way until `until`; `pending`: it goes on elsewhere, known there by
-    `handle`. Anything else is the recorded end. Of `pending` and `unknown`: `looks` is how often its poll or
-    reconcile could not tell, `until` when it is to be asked again, if that is not now.
+    `handle`; `overdue`: so it does, and its time-out has passed. Anything else is the recorded end. Of `pending` and
+    `unknown`: `looks` is how often its poll or reconcile could not tell, `until` when it is to be asked again, if
+    that is not now.
     """
 
-    state: State | Literal["waiting", "pending"]
+    state: State | Literal["waiting", "pending", "overdue"]
     attempt: int
     result: Any = None
     failure_class: str | None = None
@@ -366,26 +367,43 @@ class Operations:
         return await self._database.run(work)
 
     async def pend(
-        self, lease: Lease, operation_id: str, attempt: int, handle: Any, messages: Messages | None = None
+        self,
+        lease: Lease,
+        operation_id: str,
+        attempt: int,
+        handle: Any,
+        messages: Messages | None = None,
+        *,
+        timeout: float | None = None,
     ) -> None:
-        """Record that the attempt goes on elsewhere, known there by `handle`. Raises `UnstorableValue`."""
+        """Record that the attempt goes on elsewhere, known there by `handle`, for at most `timeout` seconds.
+
+        Raises `UnstorableValue`.
+        """
         params = {
             "thread": lease.thread_id,
             "epoch": lease.epoch,
             "id": operation_id,
             "attempt": attempt,
             "handle": self._seal_handle(lease, operation_id, handle),
+            "timeout": timeout,
         }
         await self._with_messages("pend", params, messages)
 
-    async def look_again(self, lease: Lease, operation_id: str, delay: float, handle: Any = None) -> datetime:
-        """Record that a poll or reconcile could not tell, and return when it is to be asked again."""
+    async def look_again(
+        self, lease: Lease, operation_id: str, delay: float, handle: Any = None, *, timeout: float | None = None
+    ) -> datetime:
+        """Record that a poll or reconcile could not tell, and return when it is to be asked again.
+
+        What goes on elsewhere has `timeout` seconds from now on, if they are given.
+        """
         params = {
             "thread": lease.thread_id,
             "epoch": lease.epoch,
             "id": operation_id,
             "delay": delay,
             "handle": None if handle is None else self._seal_handle(lease, operation_id, handle),
+            "timeout": timeout,
         }
         row = await self._database.fetch_one(_SQL["look_again"], params)
         assert row is not None

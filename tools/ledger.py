@@ -32,7 +32,7 @@ from standfast.tools.outcomes import Pending
 
 UNSTORABLE: Final = "unstorable_result"
 ABANDONED: Final = "abandoned"  # nobody knows, and somebody said that it shall rest
-UNDECIDED: Final = frozenset({"waiting", "pending", "unknown"})
+UNDECIDED: Final = frozenset({"waiting", "pending", "overdue", "unknown"})
 _STARTABLE: Final = frozenset({"planned", "executing"})
 _REPEATABLE: Final = frozenset({"waiting", "unknown"})  # an attempt whose end nobody knows is made again
 _SHORTEST: Final = 0.005  # seconds of sleep: what is left of a delay may be next to nothing
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Undecided:
-    """The ledger can neither begin an attempt nor tell how it ended: `waiting`, `pending` or `unknown`."""
+    """The ledger can neither begin an attempt nor tell how it ended: `waiting`, `pending`, `overdue` or `unknown`."""
 
     begun: Begun
 
@@ -219,7 +219,9 @@ class Ledger:
         reach("operation.done" if call.kind == "tool" else "model.called")
         try:
             if isinstance(result, Pending):
-                await self._operations.pend(self._lease, call.id, begun.attempt, result.handle, messages)
+                await self._operations.pend(
+                    self._lease, call.id, begun.attempt, result.handle, messages, timeout=result.timeout
+                )
                 reach("operation.pending")
                 return Look()
             sealed = self._operations.seal_result(self._lease, call.id, result)

@@ -45,7 +45,7 @@ def resolver(
         if begun.state == "waiting":
             assert begun.until is not None
             park_until(begun.until)
-        elif begun.state == "pending":
+        elif begun.state in ("pending", "overdue"):
             await poll(drive, operation, call, begun)
         else:
             await _Doubt(drive, operation, call, begun).resolve(show)

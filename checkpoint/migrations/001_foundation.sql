@@ -374,7 +374,7 @@ begin
         raise exception 'operation % of thread % was recorded for another call', op, thread using errcode = 'SF004';
     end if;
     select * into s from standing_1(thread, op);
-    if s.state in ('waiting', 'pending', 'succeeded', 'failed', 'reconciled')
+    if s.state in ('waiting', 'pending', 'overdue', 'succeeded', 'failed', 'reconciled')
        or s.state = 'unknown' and o.effect <> 'idempotent'  -- as it was begun, whatever a deploy says of it now
     then
         return query select s.state, s.attempt, s.result, s.failure_class, s.failure_message, 0::float8, 0::float8,

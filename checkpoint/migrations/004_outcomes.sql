@@ -9,7 +9,7 @@
 -- A completion takes no lease: it is one row, the first one counts, and its wake-up. It is applied where the
 -- operation is begun again. One that nobody can use any more is kept with its attempt, as late.
 
-alter table attempts add column deadline timestamptz;       -- until then it may still be under way
+alter table attempts add column deadline timestamptz;       -- until then it may still be under way; of a pending one, its end
 alter table attempts add column late text check (late in ('succeeded', 'failed'));
 alter table attempts add column late_at timestamptz;
 alter table attempts add column late_message text;
@@ -107,29 +107,38 @@ begin
     return query select 'done', null::text;
 end $$;
 
--- The attempt has handed its work to somebody else, who will tell its end.
-create function pend_attempt_1(thread text, held bigint, op text, in_attempt integer, in_handle bytea)
+-- The attempt has handed its work to somebody else, who will tell its end, within so many seconds if they are given.
+create function pend_attempt_1(
+    thread text, held bigint, op text, in_attempt integer, in_handle bytea, timeout double precision)
 returns void language plpgsql as $$
 begin
     perform assert_lease_1(thread, held);
     update operations set handle = in_handle, updated_at = standfast.now()
      where thread_id = thread and id = op and state = 'executing' and attempts = in_attempt;
-    update attempts set state = 'pending'
+    update attempts set state = 'pending', deadline = standfast.now() + make_interval(secs => timeout)
      where thread_id = thread and operation_id = op and number = in_attempt and state = 'executing';
 end $$;
 
--- Its reconcile or poll could not tell: when to ask again.
-create function look_again_1(thread text, held bigint, op text, delay double precision, in_handle bytea)
+-- Its reconcile or poll could not tell: when to ask again, not later than its time-out, which may begin anew.
+create function look_again_1(
+    thread text, held bigint, op text, delay double precision, in_handle bytea, timeout double precision)
 returns timestamptz language plpgsql as $$
 declare
     next_look timestamptz;
+    ends_at timestamptz;
 begin
     perform assert_lease_1(thread, held);
+    update attempts a
+       set deadline = case when timeout is null then a.deadline else standfast.now() + make_interval(secs => timeout) end
+      from operations o
+     where o.thread_id = thread and o.id = op
+       and a.thread_id = thread and a.operation_id = op and a.number = o.attempts and a.state = 'pending'
+    returning a.deadline into ends_at;
     update operations set looks = looks + 1, look_at = standfast.now() + make_interval(secs => delay),
                           handle = coalesce(in_handle, handle), updated_at = standfast.now()
      where thread_id = thread and id = op and state in ('executing', 'unknown')
     returning look_at into next_look;
-    return next_look;
+    return least(next_look, ends_at);
 end $$;
 
 -- What became of an unknown outcome. new_state: reconciled, or planned (it did not happen, and may be tried again).
@@ -199,7 +208,9 @@ begin
     if o.state = 'executing' then
         select * into a from attempts x where x.thread_id = thread and x.operation_id = op and x.number = o.attempts;
         if a.state = 'pending' then
-            state := 'pending';
+            state := case when a.deadline <= standfast.now() then 'overdue' else 'pending' end;
+            until := case when o.look_at is null then a.deadline  -- nobody polls
+                          when o.look_at > standfast.now() then least(o.look_at, a.deadline) end;
         elsif o.effect in ('idempotent', 'at_most_once') and a.deadline > standfast.now() then
             state := 'waiting';
             until := a.deadline;

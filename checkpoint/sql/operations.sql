@@ -13,10 +13,10 @@ select finish_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(state)s, %
                         %(failure_message)s, %(delay)s, %(retry_after)s) as recorded
 
 -- name: pend
-select pend_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(handle)s)
+select pend_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(handle)s, %(timeout)s)
 
 -- name: look_again
-select look_again_1(%(thread)s, %(epoch)s, %(id)s, %(delay)s, %(handle)s) as until
+select look_again_1(%(thread)s, %(epoch)s, %(id)s, %(delay)s, %(handle)s, %(timeout)s) as until
 
 -- name: settle
 select settle_outcome_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(state)s, %(result)s, %(failure_class)s,

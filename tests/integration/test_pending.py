@@ -21,6 +21,7 @@ from standfast.graph import (
     Policy,
     Principal,
     Result,
+    RetryPolicy,
     Runtime,
     TypeRegistry,
     operation,
@@ -34,14 +35,21 @@ RENDER = script([call("render", text="x")])
 BY = Principal.vouched("renderer")
 
 
-def renderer(calls: list[str], *, poll: Any = None, effect: str = "at_most_once") -> Any:
+def renderer(
+    calls: list[str],
+    *,
+    poll: Any = None,
+    effect: str = "at_most_once",
+    timeout: float | None = None,
+    retry: RetryPolicy | None = None,
+) -> Any:
     """An operation that only begins something."""
 
-    @operation(policy=Policy(effect=effect), poll=poll)  # type: ignore[arg-type]
+    @operation(policy=Policy(effect=effect, retry=retry or RetryPolicy(max_attempts=1)), poll=poll)  # type: ignore[arg-type]
     async def render(text: str, context: OperationContext) -> dict[str, str] | Pending:
         """Begin to render."""
         calls.append(context.operation_id)
-        return Pending({"job": 7})
+        return Pending({"job": 7}, timeout=timeout)
 
     return render
 
@@ -272,6 +280,97 @@ async def test_a_completion_is_of_the_type_that_the_operation_returns_or_is_refu
         [known] = [one for one in await runtime.store.operations.list("t") if one.name == "render"]
 
     assert Picture("x.png") == known.result
+
+
+TWO_DAYS = timedelta(days=2)
+MOMENT = timedelta(milliseconds=1)
+
+
+@pytest.mark.guarantee("G8")
+async def test_work_elsewhere_that_does_not_end_in_time_has_failed_and_no_crash_gives_it_more(
+    opened: Open, clock: Clock, query: Any
+) -> None:
+    calls: list[str] = []
+    render = renderer(calls, effect="idempotent", timeout=TWO_DAYS.total_seconds())
+    async with opened(render) as runtime:
+        await runtime.ainvoke(RENDER, thread_id="t")
+    clock.move(TWO_DAYS - MOMENT)
+    async with opened(render) as runtime:
+        assert "waiting" == (await runtime.aresume("t")).status
+        assert [(None, timedelta(milliseconds=1))] == query("select lease_holder, due_at - standfast.now() from threads")
+    clock.move(MOMENT)
+    async with opened(render) as runtime:
+        end = await runtime.aresume("t")
+        state = await ledger(runtime)
+        with pytest.raises(errors.CompletedLate):
+            await runtime.acomplete(calls[0], {"file": "x.png"})
+
+    assert ["This call failed (timeout): the work elsewhere did not end within its time-out"] == texts(end)
+    assert ("failed", 1, ["failed"]) == state
+
+
+@pytest.mark.guarantee("G4")
+async def test_of_work_that_must_not_happen_twice_nobody_knows_the_outcome_after_its_time_out(
+    opened: Open, clock: Clock
+) -> None:
+    calls: list[str] = []
+    async with opened(renderer(calls, timeout=60)) as runtime:
+        await runtime.ainvoke(RENDER, thread_id="t")
+        clock.move(timedelta(seconds=60))
+        asked = await runtime.aresume("t")
+        state = await ledger(runtime)
+        await runtime.acomplete(calls[0], {"file": "x.png"})  # it has ended after all, before a person has answered
+        end = await runtime.aresume("t")
+
+    assert (["outcome"], ("unknown", 1, ["failed"])) == ([one.kind for one in asked.approvals], state)
+    assert ("succeeded", ['{"file": "x.png"}'], 1) == (end.status, texts(end), len(calls))
+
+
+@pytest.mark.guarantee("G8")
+async def test_work_that_was_too_slow_is_begun_again_under_its_key_as_its_policy_says(
+    opened: Open, clock: Clock
+) -> None:
+    calls: list[str] = []
+    retry = RetryPolicy(max_attempts=2, initial_delay=20.0, jitter=0.0)
+    async with opened(renderer(calls, effect="idempotent", timeout=60, retry=retry)) as runtime:
+        await runtime.ainvoke(RENDER, thread_id="t")
+        for seconds, states in ((60, ["failed"]), (20, ["failed", "pending"]), (60, ["failed", "failed"])):
+            clock.move(timedelta(seconds=seconds) - MOMENT)
+            assert "waiting" == (await runtime.aresume("t")).status
+            clock.move(MOMENT)
+            end = await runtime.aresume("t")
+            assert states == (await ledger(runtime))[2]
+
+    assert "This call failed (timeout)" in texts(end)[0]
+    assert 2 == len(calls)
+    assert 1 == len(set(calls))
+
+
+@pytest.mark.guarantee("G8")
+async def test_a_poll_is_asked_once_more_when_the_time_is_up_and_may_give_more(opened: Open, clock: Clock) -> None:
+    answers: list[Any] = [Pending({"job": 8}, timeout=100), Pending({"job": 9}), Happened({"file": "x.png"})]
+    asked: list[Any] = []
+
+    async def poll(handle: Any) -> Any:
+        asked.append(handle["job"])
+        return answers.pop(0)
+
+    async with opened(renderer([], poll=poll, timeout=0.5)) as runtime:
+        await runtime.ainvoke(RENDER, thread_id="t")
+        clock.move(timedelta(seconds=0.5))  # before the first poll would be due
+        assert ("waiting", [7]) == ((await runtime.aresume("t")).status, asked)
+        clock.move(timedelta(seconds=50))
+        assert ("waiting", [7, 8]) == ((await runtime.aresume("t")).status, asked)
+        clock.move(timedelta(seconds=50))
+        end = await runtime.aresume("t")
+
+    assert ("succeeded", [7, 8, 9], ['{"file": "x.png"}']) == (end.status, asked, texts(end))
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_a_time_out_that_is_none_is_refused(seconds: float) -> None:
+    with pytest.raises(errors.UsageError, match="a time-out is a number of seconds above 0"):
+        Pending(timeout=seconds)
 
 
 async def test_a_transactional_operation_cannot_be_polled_for() -> None:
