@@ -69,6 +69,32 @@ class Budget:
         return cls(**{**stored, "price": None if price is None else Price(*price)})
 
 
+@dataclass(frozen=True)
+class Spent:
+    """What a run has spent so far, its specialists and children included; `money` is None without a price."""
+
+    model_calls: int = 0
+    tokens: int = 0
+    money: Decimal | None = None
+    steps: int = 0
+
+    def of(self, budget: Budget | None) -> str:
+        """In words, such as `3 of 20 model calls, 1,200 tokens, 7 of 50 steps`."""
+        most = budget or Budget()
+        parts = [
+            _used(self.model_calls, most.model_calls, "model calls"),
+            _used(self.tokens, most.tokens, "tokens"),
+            None if self.money is None else _used(self.money, most.money, "of money"),
+            _used(self.steps, most.steps, "steps"),
+        ]
+        return ", ".join(part for part in parts if part is not None)
+
+
+def _used(spent: int | Decimal, most: int | Decimal | None, what: str) -> str:
+    amount, bound = (format(one, "f") if isinstance(one, Decimal) else f"{one:,}" for one in (spent, most or 0))
+    return f"{amount} {what}" if most is None else f"{amount} of {bound} {what.removeprefix('of ')}"
+
+
 def _amount(value: Any, what: str) -> Decimal:
     try:
         amount = value if isinstance(value, Decimal) else Decimal(str(value))

@@ -13,10 +13,12 @@ from datetime import datetime
 from typing import Any, Final
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.lease import Lease, claimed, new_holder, worker_name
 from standfast.checkpoint.seal import Sealer
 from standfast.checkpoint.statements import statements
+from standfast.checkpoint.threads import sealed_budget
 
 _SQL = statements("forks")
 _ID: Final = re.compile(r"[0-9a-f-]{4,36}")
@@ -59,7 +61,10 @@ class CheckpointRow:
 
 @dataclass(frozen=True)
 class NewFork:
-    """A fork to be made. `altered`: values are to be written; until it is opened then, nobody drives it."""
+    """A fork to be made. `altered`: values are to be written; until it is opened then, nobody drives it.
+
+    Without a deadline or a budget it has those of the source's run: as much time from now on, as much to spend.
+    """
 
     source: str
     at: str
@@ -70,6 +75,8 @@ class NewFork:
     by: str
     vouched: bool
     tenant: str
+    deadline: datetime | None = None
+    budget: Budget | None = None
 
 
 Place = tuple[str, str, int, int]  # kind, namespace, turn, index
@@ -95,6 +102,8 @@ class Forks:
             "by": new.by,
             "vouched": new.vouched,
             "tenant": new.tenant,
+            "deadline": new.deadline,
+            "budget": sealed_budget(self._sealer, new.target, new.run_id, new.budget),
             "holder": holder,
             "worker": worker_name(),
             "seconds": lease_seconds,

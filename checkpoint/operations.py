@@ -6,10 +6,9 @@ each; what has been recorded once is never overwritten.
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
@@ -18,6 +17,7 @@ from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.audit import Audit, Refusal
+from standfast.checkpoint.completions import Completion, complete
 from standfast.checkpoint.database import Connection, Database
 from standfast.checkpoint.lease import Lease, worker_name
 from standfast.checkpoint.outbox import Outbox
@@ -131,6 +131,7 @@ class Operation:
     next_attempt_at: datetime | None
     created_at: datetime
     updated_at: datetime
+    inherited: bool = False  # a fork found it done
 
 
 @dataclass(frozen=True)
@@ -149,22 +150,6 @@ class Attempt:
     late: str | None = None  # how it ended after nobody waited for it any more
     late_at: datetime | None = None
     late_message: str | None = None
-
-
-@dataclass(frozen=True)
-class Completion:
-    """The end of an operation, told from outside. `id` is made before sending, so that a repeat is recognised.
-
-    `attempt`: which one ended so; None is the latest.
-    """
-
-    operation_id: str
-    result: Any
-    error: str | None
-    principal: str
-    vouched: bool
-    attempt: int | None = None
-    id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
 class Operations:
@@ -390,6 +375,11 @@ class Operations:
         }
         await self._with_messages("pend", params, messages)
 
+    async def stopped(self, lease: Lease, operation_id: str, attempt: int) -> None:
+        """Record that an attempt was cut off before its end: if a key protects it, it may be made again at once."""
+        params = {"thread": lease.thread_id, "epoch": lease.epoch, "id": operation_id, "attempt": attempt}
+        await self._database.fetch_none(_SQL["stopped"], params)
+
     async def look_again(
         self, lease: Lease, operation_id: str, delay: float, handle: Any = None, *, timeout: float | None = None
     ) -> datetime:
@@ -444,49 +434,8 @@ class Operations:
     async def complete(
         self, completion: Completion, *, fit: Callable[[str, Any], Any] = lambda name, result: result
     ) -> None:
-        """Tell the end of an operation, from anywhere; the first to tell it counts.
-
-        `fit(name, result)` is the result as the operation of this name would have returned it, and raises if it
-        never would. Raises `UnknownOperationId`, `AlreadyCompleted`, `UnstorableValue`, and `CompletedLate` if nobody
-        waits for the operation any more: its end is kept with its attempt then.
-        """
-        identifier = completion.operation_id
-        row = await self._database.fetch_one(_SQL["place_of"], {"id": identifier}) if _sendable(identifier) else None
-        if row is None:
-            raise errors.UnknownOperationId(
-                f"there is no operation {identifier[:40]!r}; see: standfast show THREAD", operation_id=identifier
-            )
-        thread, failed = row["thread_id"], completion.error is not None
-        at = ("operations", thread, identifier, "result")
-        result = None if failed else self._sealer.seal(fit(row["name"], completion.result), at=at, where="result")
-        params = {
-            "id": identifier,
-            "attempt": completion.attempt,
-            "completion": completion.id,
-            "state": "failed" if failed else "succeeded",
-            "result": result,
-            "message": storable_text(completion.error),
-            "who": completion.principal,
-            "vouched": completion.vouched,
-        }
-        row = await self._database.fetch_one(_SQL["complete"], params)
-        assert row is not None
-        if row["verdict"] == "completed":
-            raise errors.AlreadyCompleted(
-                f"operation {identifier!r} of thread {thread!r} has been completed by {row['detail']}; "
-                "nothing was changed",
-                operation_id=identifier,
-                thread_id=thread,
-                by=row["detail"],
-            )
-        if row["verdict"] == "late":
-            raise errors.CompletedLate(
-                f"nobody waits for operation {identifier!r} of thread {thread!r} any more (it is {row['detail']}); "
-                f"the end is kept with its attempt, see: standfast show {thread}",
-                operation_id=identifier,
-                thread_id=thread,
-                state=row["detail"],
-            )
+        """Tell the end of an operation, from anywhere: see `completions.complete`."""
+        await complete(self._database, self._sealer, self._audit, completion, fit)
 
     def _seal_handle(self, lease: Lease, operation_id: str, handle: Any) -> bytes:
         return self._sealer.seal(handle, at=("operations", lease.thread_id, operation_id, "handle"), where="handle")
@@ -577,6 +526,7 @@ class Operations:
             next_attempt_at=row["next_attempt_at"],
             created_at=row["created_at"],
             updated_at=row["updated_at"],
+            inherited=row["inherited"],
         )
 
     def _open(self, sealed: bytes | None, at: tuple[str, ...]) -> Any:
@@ -588,8 +538,3 @@ class _EffectFailed(Exception):
 
     def __init__(self, error: psycopg.Error) -> None:
         self.error = error
-
-
-def _sendable(identifier: str) -> bool:
-    """Whether it may be an id; anything else was never one, and may not be sent."""
-    return identifier.isprintable() and len(identifier) <= 255

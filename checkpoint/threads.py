@@ -348,9 +348,7 @@ class Threads:
         )
 
     def _sealed_budget(self, thread_id: str, run_id: str, budget: Budget | None) -> bytes | None:
-        if budget is None:
-            return None
-        return self._sealer.seal(budget.as_stored(), at=("runs", thread_id, run_id, "budget"), where="budget")
+        return sealed_budget(self._sealer, thread_id, run_id, budget)
 
 
 def _refuse(new: NewRun, row: DictRow) -> None:
@@ -437,3 +435,10 @@ def _status(row: DictRow) -> Status:
             return Status.WAITING
         return Status.QUEUED
     return Status(row["run_state"])
+
+
+def sealed_budget(sealer: Sealer, thread_id: str, run_id: str, budget: Budget | None) -> bytes | None:
+    """A run's budget as its row holds it."""
+    if budget is None:
+        return None
+    return sealer.seal(budget.as_stored(), at=("runs", thread_id, run_id, "budget"), where="budget")

@@ -14,12 +14,12 @@ from typing import Any, Final
 from standfast.checkpoint import errors
 from standfast.checkpoint.audit import Anchor, Entry, Verification
 from standfast.checkpoint.budget import Budget
+from standfast.checkpoint.completions import Completion
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.fleet import Fleet, Unserved, WorkerRow
 from standfast.checkpoint.groups import Member
 from standfast.checkpoint.lease import Lease, break_lease, claim, leave, release
 from standfast.checkpoint.listing import Listing, OpenWait, RunRow
-from standfast.checkpoint.operations import Completion
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status, Thread
@@ -180,7 +180,7 @@ class Operators:
         `CompletedLate` if nobody waits for it any more; what was told is kept then, and changes nothing.
         """
         who = await self.aprincipal(as_, token=token)
-        completion = Completion(operation_id, result, error, who.name, who.on_word)
+        completion = Completion(operation_id, result, error, who.name, who.on_word, verified_by=who.verified_by)
         await self.store.operations.complete(completion, fit=partial(deciding.fitting, self._operations))
         reach("outcome.completed")
 

@@ -16,11 +16,13 @@ from langgraph.errors import InvalidUpdateError
 from langgraph.types import StateSnapshot
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.forks import NewFork
 from standfast.checkpoint.lease import Lease, LeaseKeeper, release
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status
+from standfast.graph.accepting import Deadline, budget_of, deadline_of
 from standfast.graph.changed import Graph
 from standfast.graph.deployed import Deployed
 from standfast.graph.door import thread_id_of
@@ -101,6 +103,8 @@ class TimeTravel:
         as_node: str | None = None,
         to: object = None,
         allow_effects: bool = False,
+        deadline: Deadline | None = None,
+        budget: Budget | None = None,
         as_: Principal | None = None,
         token: str | None = None,
     ) -> Result:
@@ -110,7 +114,9 @@ class TimeTravel:
         returned them. `to` is its id. What had begun at the checkpoint begins anew, and what was done in its run is
         answered from the ledger; recorded answers of models too, unless there are `values`. A new effect happens only
         with `allow_effects`, under a new id and with a new approval; without it such a call ends with a message that
-        says so, and nothing is sent. Nothing is driven here: `aresume` or a worker does. Raises `UnknownThread`,
+        says so, and nothing is sent. Its run begins anew, and so do its limits: it has as much time from now on, and as
+        much to spend, as the source's run was given, unless `deadline` and `budget` say otherwise; what was done before
+        the fork costs it nothing. Nothing is driven here: `aresume` or a worker does. Raises `UnknownThread`,
         `UnknownCheckpoint`, `GraphChanged`, and `InvalidRequest` for values that do not fit or an id that is taken.
         """
         thread = thread_id_of(thread_id)
@@ -129,6 +135,8 @@ class TimeTravel:
             by=who.name,
             vouched=who.on_word,
             tenant=who.tenant,
+            deadline=await deadline_of(store, deadline),
+            budget=budget_of(budget),
         )
         lease = await store.forks.make(new, lease_seconds=self.lease_seconds)
         keeper.keep(lease)

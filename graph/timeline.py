@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.budget import Spent
 from standfast.checkpoint.documents import Member
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.checkpoint.shown import Shown
@@ -18,6 +19,7 @@ from standfast.checkpoint.threads import Run, Thread
 from standfast.checkpoint.waits import Wait
 from standfast.graph.drives import Drives, read_drives
 from standfast.graph.history import read_history
+from standfast.tools.limits import spent_by
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ class Ledger(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Timeline(Shown):
-    """One thread's record, each list oldest first. `documents` are by run id; `told` is what its events tell.
+    """One thread's record, each list oldest first. `documents` and `spent` are by run id; `told` is what its events
+    tell.
 
     A notebook shows it as a chart, if the extra `notebooks` is installed.
     """
@@ -67,11 +70,21 @@ class Timeline(Shown):
     waits: Sequence[Wait]
     documents: Mapping[str, Sequence[Member]] = field(default_factory=dict)
     told: Drives = field(default_factory=Drives)
+    spent: Mapping[str, Spent] = field(default_factory=dict)
 
     @property
     def ledger(self) -> Ledger:
         """The operations alone."""
         return Ledger(self.thread.id, self.operations, self.attempts)
+
+    @property
+    def limits(self) -> str | None:
+        """The latest run's deadline, and what it has spent of its budget, in words; None for one without either."""
+        run = self.runs[-1] if self.runs else None
+        if run is None or (run.deadline is None and run.budget is None):
+            return None
+        parts = [] if run.deadline is None else [f"deadline {run.deadline.astimezone():%Y-%m-%d %H:%M:%S %Z}"]
+        return "; ".join([*parts, f"spent {self.spent.get(run.id, Spent()).of(run.budget)}"])
 
     def __repr__(self) -> str:
         drives = [f"{number} {drive.end}" for number, drive in enumerate(self.told.drives, 1)]
@@ -79,6 +92,7 @@ class Timeline(Shown):
             f"{self.thread.status.upper()} thread {self.thread.id!r}",
             f"{len(self.runs)} runs, {len(self.steps)} checkpoints, {len(self.operations)} operations",
             f"drives: {', '.join(drives) or 'none'}",
+            *([self.limits] if self.limits else []),
             *(f"{one.id} for {one.operation} {one.state}" for one in self.approvals),
         ]
         return f"<Timeline {'; '.join(parts)}>"
@@ -102,6 +116,7 @@ async def read_timeline(store: Store, thread_id: str) -> Timeline:
         waits=[wait for run in runs for wait in await store.waits.of_run(thread_id, run.id)],
         documents={run.id: await store.documents.members(run.collection_id) for run in runs if run.collection_id},
         told=await read_drives(store, thread_id, [run.id for run in runs]),
+        spent={run.id: await spent_by(run, store.operations, store.children) for run in runs},
     )
 
 

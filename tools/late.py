@@ -14,7 +14,8 @@ from typing import Any, Final
 import anyio.to_thread
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.operations import Completion, Operations
+from standfast.checkpoint.completions import Completion
+from standfast.checkpoint.operations import Operations
 from standfast.checkpoint.plain_text import storable_text
 from standfast.tools.failures import said
 

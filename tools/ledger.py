@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
@@ -32,6 +33,7 @@ from standfast.tools.outcomes import Pending
 
 UNSTORABLE: Final = "unstorable_result"
 ABANDONED: Final = "abandoned"  # nobody knows, and somebody said that it shall rest
+_SECONDS_TO_STOP: Final = 5.0
 UNDECIDED: Final = frozenset({"waiting", "pending", "overdue", "unknown"})
 _STARTABLE: Final = frozenset({"planned", "executing"})
 _REPEATABLE: Final = frozenset({"waiting", "unknown"})  # an attempt whose end nobody knows is made again
@@ -212,6 +214,9 @@ class Ledger:
             # The operation waits for an event or a time. It is called again from its top when that has come.
             await self._finish(call, begun.attempt, "waiting", None, None, None, messages)
             raise
+        except asyncio.CancelledError:
+            await self._stopped(call, begun.attempt)
+            raise
         except Exception as error:  # noqa: BLE001 - whatever an operation raises is its failure, not ours
             return await self._failed(call, policy, begun.attempt, error)
         finally:
@@ -286,6 +291,13 @@ class Ledger:
         await self._finish(call, attempt, state, None, kind, message, delay=delay, retry_after=failure.retry_after)
         reach("operation.failed")
         return Outcome("failed", None, kind, message, attempt) if delay is None else Again(delay)
+
+    async def _stopped(self, call: Call, attempt: int) -> None:
+        """Record that an attempt with a time-out was cut off from outside: unlike one whose process died, it is not
+        under way any more, and nobody need wait for its deadline before it is called again with its key."""
+        with contextlib.suppress(errors.StandfastError, TimeoutError):
+            async with asyncio.timeout(_SECONDS_TO_STOP):
+                await self._operations.stopped(self._lease, call.id, attempt)
 
     async def _too_late(self, call: Call, attempt: int) -> Outcome:
         """End an operation whose deadline has passed while nobody drove it; nothing was called."""

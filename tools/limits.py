@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from langchain_core.messages import AIMessage
 
-from standfast.checkpoint.budget import Budget
+from standfast.checkpoint.budget import Budget, Spent
 from standfast.checkpoint.children import Ancestor, Children
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.operations import Operations
@@ -138,9 +138,20 @@ class Limits:
         spent = _Spent(await self._operations.model_calls(self._lease, run))
         if self._budget.tokens is not None or self._budget.money is not None:
             for one in await self._operations.list(thread, run):
-                if one.kind == "model" and one.state == "succeeded":
+                if one.kind == "model" and one.state == "succeeded" and not one.inherited:
                     spent.add(one.result, self._budget)
         return spent
+
+
+async def spent_by(run: Run, operations: Operations, children: Children) -> Spent:
+    """What a run has spent until now, its specialists and children included."""
+    calls = await children.spent(run.thread_id, run.id, itself=True, answers=True)
+    budget = run.budget or Budget()
+    spent = _Spent(calls.count)
+    for answer in calls.answers:
+        spent.add(answer, budget)
+    money = None if budget.price is None else spent.money
+    return Spent(spent.calls, spent.tokens, money, await operations.steps(run.thread_id, run.id))
 
 
 def _spent_up(thread: str, what: str, used: object, most: object) -> LimitReached:

@@ -42,8 +42,10 @@ create table completions (
     state           text not null check (state in ('succeeded', 'failed')),
     result          bytea,
     failure_message text,
+    result_sha256   text,                                   -- of the result in clear: for the audit
     completed_by    text not null,
     vouched         boolean not null,
+    verified_by     text,
     completed_at    timestamptz not null default standfast.now(),
     primary key (thread_id, operation_id, attempt),
     foreign key (thread_id, operation_id) references operations (thread_id, id) on delete cascade
@@ -60,7 +62,7 @@ $$;
 -- in_attempt: null is the latest. verdict: done | again | unknown | completed (by whom) | late (the state it has).
 create function complete_1(
     op text, in_attempt integer, completion uuid, in_state text, in_result bytea, in_message text,
-    who text, in_vouched boolean)
+    in_result_sha256 text, who text, in_vouched boolean, in_verified_by text)
 returns table (verdict text, detail text) language plpgsql as $$
 declare
     o operations%rowtype;
@@ -94,8 +96,10 @@ begin
         return query select 'late', case when settled then 'settled' else o.state end;
         return;
     end if;
-    insert into completions (thread_id, operation_id, attempt, id, state, result, failure_message, completed_by, vouched)
-    values (thread, op, number_of, completion, in_state, in_result, in_message, who, in_vouched);
+    insert into completions (thread_id, operation_id, attempt, id, state, result, failure_message, result_sha256,
+                             completed_by, vouched, verified_by)
+    values (thread, op, number_of, completion, in_state, in_result, in_message, in_result_sha256, who, in_vouched,
+            in_verified_by);
     update approvals x set state = 'withdrawn', decided_at = standfast.now()
      where x.thread_id = thread and x.operation_id = op and x.kind = 'outcome' and x.state = 'open';
     update waits set state = 'answered', answered_by = who, ended_at = standfast.now()
@@ -105,6 +109,23 @@ begin
                select x.id from approvals x where x.thread_id = thread and x.operation_id = op and x.kind = 'outcome'));
     perform wake_1(thread);
     return query select 'done', null::text;
+end $$;
+
+-- The attempt was cut off by its driver, which goes: it is not under way any more. A call that must not be repeated may
+-- have arrived all the same, and is asked about after its deadline, as ever. One without a deadline may be at work on a
+-- thread that nothing stops, and tells its end by itself.
+create function stop_attempt_1(thread text, held bigint, op text, in_attempt integer) returns void
+language plpgsql as $$
+begin
+    perform assert_lease_1(thread, held);
+    update attempts set state = 'abandoned', ended_at = standfast.now()
+     where thread_id = thread and operation_id = op and number = in_attempt and state = 'executing'
+       and deadline is not null
+       and exists (select 1 from operations o
+                    where o.thread_id = thread and o.id = op and o.state = 'executing' and o.effect = 'idempotent');
+    if found then
+        update operations set state = 'planned', updated_at = standfast.now() where thread_id = thread and id = op;
+    end if;
 end $$;
 
 -- The attempt has handed its work to somebody else, who will tell its end, within so many seconds if they are given.

@@ -1,9 +1,10 @@
--- Standfast, the audit: who was asked, who decided what, what was refused, what ran out, what was used; and groups.
+-- Standfast, the audit: who was asked, who decided what, what was refused, what ran out, what was used, who told the
+-- end of what; and groups.
 --
 -- Each thread has a chain of entries. An entry is canonical JSON (RFC 8785) that says its own place; its hash is
 -- SHA-256 over the hash before it and its bytes. Entries hold facts and digests, never a sealed value: the chain
 -- outlives the erasure of what it tells of, and does not depend on any key. The chain '' tells of groups.
--- Entries of approvals and decisions are written by deferred triggers: in the transaction of the change, whichever
+-- Entries of approvals, decisions and completions are written by deferred triggers: in the transaction of the change, whichever
 -- code made it, at its very end, so that the lock on a chain's head is the last one and is held shortest.
 -- An anchor is an entry of one chain over all: it holds the heads that have moved since the anchor before. So a chain
 -- that was cut short, or written anew as a whole, differs from its anchor.
@@ -149,6 +150,22 @@ create constraint trigger audited_answer after update on waits
           and (old.state, old.answered_by, old.verified_by, old.answer_sha256)
               is distinct from (new.state, new.answered_by, new.verified_by, new.answer_sha256))
     execute function audit_answer_1();
+
+-- The end of an operation, told from outside; of its result the chain has a digest only.
+create function audit_completion_1() returns trigger
+language plpgsql security definer set search_path = standfast, pg_catalog, pg_temp as $$
+begin
+    perform append_audit_1(new.thread_id, jsonb_build_object(
+        'kind', case when tg_op = 'INSERT' then 'completion' else 'change' end, 'completion', new.id,
+        'operation', (select o.name from operations o where o.thread_id = new.thread_id and o.id = new.operation_id),
+        'operation_id', new.operation_id, 'attempt', new.attempt, 'state', new.state,
+        'result_sha256', new.result_sha256, 'by', new.completed_by, 'vouched', new.vouched,
+        'verified_by', new.verified_by));
+    return null;
+end $$;
+
+create constraint trigger audited_completion after insert or update on completions
+    deferrable initially deferred for each row execute function audit_completion_1();
 
 -- What was asked for and refused changed nothing else; sent again it is recognised by its id.
 create function audit_refusal_1(

@@ -23,10 +23,11 @@ create table forks (
 );
 
 -- verdict: forked | again (this very fork) | unknown | no_checkpoint | taken. One that is to be altered asks models
--- again, and is over until its values are written: nobody goes on without them.
+-- again, and is over until its values are written: nobody goes on without them. Its limits are those of the source's
+-- run: as much time from now on, and as much to spend.
 create function fork_1(
     source text, at text, target text, run uuid, in_effects boolean, altered boolean, in_by text, in_vouched boolean,
-    in_tenant text, holder text, worker text, seconds double precision)
+    in_tenant text, in_deadline timestamptz, in_budget bytea, holder text, worker text, seconds double precision)
 returns table (verdict text, epoch bigint, head text) language plpgsql as $$
 declare
     t threads%rowtype;
@@ -58,9 +59,10 @@ begin
         return;
     end if;
     insert into runs (thread_id, id, number, tenant, version, fingerprint, parent_run_id, state, requested_by, vouched,
-                      model, collection_id, input, settings, reason)
+                      model, collection_id, input, settings, deadline, budget, reason)
     select target, run, 1, r.tenant, r.version, r.fingerprint, r.id, case when altered then 'cancelled' else 'open' end,
            in_by, in_vouched, r.model, r.collection_id, r.input, r.settings,
+           coalesce(in_deadline, standfast.now() + (r.deadline - r.accepted_at)), coalesce(in_budget, r.budget),
            case when altered then 'whoever forked it did not come to write its values' end
       from runs r where r.thread_id = source and r.id = from_run;
     insert into forks (thread_id, run_id, source_thread_id, source_run_id, checkpoint_id, lineage, effects,

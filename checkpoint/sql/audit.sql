@@ -11,7 +11,7 @@ select thread_id, seq, entry, encode(hash, 'hex') as hash from audit order by th
 select thread_id, seq, entry, encode(hash, 'hex') as hash from audit where thread_id = %(thread)s order by seq
 
 -- name: unrecorded
--- Decisions, grants and answers that the chain does not know as they stand.
+-- Decisions, grants, answers and completions that the chain does not know as they stand.
 select d.thread_id, 'the decision ' || d.id || ' of ' || d.approval_id as what from decisions d
  where d.decision <> 'expire' and not exists (
     select 1 from audit a where a.thread_id = d.thread_id and a.entry::jsonb @> jsonb_build_object(
@@ -32,6 +32,12 @@ select w.thread_id, 'the answer to question ' || w.id from waits w
  where w.kind = 'question' and w.answered_by is not null and not exists (
     select 1 from audit a where a.thread_id = w.thread_id and a.entry::jsonb @> jsonb_strip_nulls(jsonb_build_object(
         'question', w.id, 'by', w.answered_by, 'answer_sha256', w.answer_sha256)))
+union all
+select c.thread_id, 'the completion ' || c.id || ' of ' || c.operation_id from completions c
+ where not exists (
+    select 1 from audit a where a.thread_id = c.thread_id and a.entry::jsonb @> jsonb_strip_nulls(jsonb_build_object(
+        'kind', 'completion', 'completion', c.id, 'operation_id', c.operation_id, 'attempt', c.attempt,
+        'state', c.state, 'result_sha256', c.result_sha256, 'by', c.completed_by, 'vouched', c.vouched)))
 order by 1, 2
 
 -- name: snapshot

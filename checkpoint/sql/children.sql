@@ -30,7 +30,7 @@ with recursive family as (
      union all
     select r.thread_id, r.id
       from family f join runs r on r.parent_thread_id = f.thread_id and r.parent_run_id = f.id)
-select o.thread_id, o.id, case when %(results)s and o.state = 'succeeded' then o.result end as result,
+select o.thread_id, o.id, case when %(results)s and o.state = 'succeeded' and o.inherited_from is null then o.result end as result,
        (select count(*) from attempts a
          where a.thread_id = o.thread_id and a.operation_id = o.id and a.state <> 'waiting') as calls
   from family f join operations o on o.thread_id = f.thread_id and o.run_id = f.id and o.kind = 'model'

@@ -1,6 +1,6 @@
 -- name: fork
 select * from fork_1(%(source)s, %(at)s, %(target)s, %(run)s, %(effects)s, %(altered)s, %(by)s, %(vouched)s, %(tenant)s,
-                     %(holder)s, %(worker)s, %(seconds)s)
+                     %(deadline)s, %(budget)s, %(holder)s, %(worker)s, %(seconds)s)
 
 -- name: open
 with fenced as materialized (select assert_lease_1(%(thread)s, %(epoch)s))

@@ -12,6 +12,9 @@ select s.*, 0::float8 as wait, 0::float8 as elapsed
 select finish_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(state)s, %(result)s, %(failure_class)s,
                         %(failure_message)s, %(delay)s, %(retry_after)s) as recorded
 
+-- name: stopped
+select stop_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s)
+
 -- name: pend
 select pend_attempt_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(handle)s, %(timeout)s)
 
@@ -24,14 +27,15 @@ select settle_outcome_1(%(thread)s, %(epoch)s, %(id)s, %(attempt)s, %(state)s, %
 
 -- name: complete
 select verdict, detail from complete_1(%(id)s, %(attempt)s, %(completion)s, %(state)s, %(result)s, %(message)s,
-                                       %(who)s, %(vouched)s)
+                                       %(sha256)s, %(who)s, %(vouched)s, %(verified_by)s)
 
 -- name: place_of
 select thread_id, name from operations where id = %(id)s and inherited_from is null
 
 -- name: list
 select id, run_id::text, kind, name, namespace, turn, index, effect, digest, state, arguments, result,
-       failure_class, failure_message, attempts, next_attempt_at, created_at, updated_at
+       failure_class, failure_message, attempts, next_attempt_at, created_at, updated_at,
+       inherited_from is not null as inherited
   from operations
  where thread_id = %(thread)s and (%(run)s::uuid is null or run_id = %(run)s)
  order by created_at, turn, index, id
@@ -57,6 +61,8 @@ select count(*) as calls
 -- name: steps
 select count(*) as steps from checkpoints c
  where thread_id = %(thread)s and metadata ->> 'run_id' = %(run)s::text and metadata ->> 'source' = 'loop'
+   and checkpoint_id > coalesce((select f.checkpoint_id from forks f  -- a fork has not made those that it took along
+                                  where f.thread_id = %(thread)s and f.run_id = %(run)s::text::uuid), '')
    and not exists (  -- what takes an input in is no step
        select 1 from checkpoints p
         where p.thread_id = c.thread_id and p.checkpoint_ns = c.checkpoint_ns

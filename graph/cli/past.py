@@ -14,6 +14,7 @@ from standfast.checkpoint import errors
 from standfast.graph.cli.ask import object_of, show_and_ask
 from standfast.graph.cli.carry import carry_on, take_graph_of
 from standfast.graph.cli.exits import SUCCEEDED
+from standfast.graph.cli.limits import budget_of_text, seconds_of
 from standfast.graph.cli.outcome import show_result
 from standfast.graph.cli.output import local_time, note, say, say_json, say_table, shortened
 from standfast.graph.cli.session import session
@@ -92,6 +93,8 @@ def fork(
     values: str | None,
     as_node: str | None,
     allow_effects: bool,
+    deadline: str | None,
+    budget: str | None,
     graph: str | None,
     as_: str | None,
     wait: bool,
@@ -100,6 +103,7 @@ def fork(
     """Make a new thread from a state of another one, and drive it."""
     thread, checkpoint = _place(place)
     changes = None if values is None else object_of(values, "--values")
+    left, most = seconds_of(deadline), budget_of_text(budget)
     with session(database, graph) as current:
         principal = current.principal(as_)
 
@@ -112,6 +116,8 @@ def fork(
                 as_node=as_node,
                 to=to,
                 allow_effects=allow_effects,
+                deadline=left,
+                budget=most,
                 as_=principal,
             )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any, Final
 
 from langchain_core.messages import AIMessage
 
 from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.budget import Spent
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.checkpoint.threads import Run
 from standfast.checkpoint.waits import Wait
@@ -27,6 +29,8 @@ def show_timeline(session: Session, timeline: Timeline) -> None:
     thread = timeline.thread
     say(f"Thread {thread.id}: {thread.status.replace('_', ' ')}" + (f", {thread.reason}" if thread.reason else ""))
     say(f"Graph {thread.graph!r}, version {thread.version}" + (f", driven by {thread.worker}" if thread.worker else ""))
+    if timeline.limits:
+        say(f"Run {timeline.runs[-1].number}: {timeline.limits}")
     day = None
     for at, kind, text in sorted(_entries(timeline), key=lambda entry: entry[0]):
         local = at.astimezone()
@@ -181,7 +185,8 @@ _DECIDED: Final = {
 def _awaited(wait: Wait) -> str:
     until = "" if wait.until is None else f" until {local_time(wait.until)}"
     if wait.kind == "completion":
-        return f"the end of operation {wait.name}" + (f"; it is asked{until.replace('until', 'at')}" if until else "")
+        again = f"; it is looked at again at {local_time(wait.until)}" if wait.until else ""
+        return f"the end of operation {wait.name}{again}"
     if wait.kind == "child":
         return f"the end of thread {wait.name}{until}"
     return f"event {wait.name!r}{until}" if wait.kind == "event" else f"its time{until}"
@@ -235,6 +240,9 @@ def _run_json(run: Run, timeline: Timeline) -> dict[str, Any]:
         "reports_dir": run.settings.reports_dir,
         "documents": [{"name": one.name, "sha256": one.sha256} for one in timeline.documents.get(run.id, ())],
         "outcome": run.outcome,
+        "deadline": run.deadline,
+        "budget": None if run.budget is None else asdict(run.budget),
+        "spent": asdict(timeline.spent.get(run.id, Spent())),
         "accepted_at": run.accepted_at,
         "ended_at": run.ended_at,
     }

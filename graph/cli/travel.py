@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
-from standfast.graph.cli.options import As, Graph, Json, Limit, NoWait, Thread
+from standfast.graph.cli.options import As, Budget, Deadline, Graph, Json, Limit, NoWait, Thread
 
 travel: Final = typer.Typer(rich_markup_mode=None)
 
@@ -62,6 +62,8 @@ def fork(
     allow_effects: Annotated[
         bool, typer.Option("--allow-effects", help="New effects may happen, each with a new approval.")
     ] = False,
+    deadline: Deadline = None,
+    budget: Budget = None,
     graph: Graph = None,
     as_: As = None,
     no_wait: NoWait = False,
@@ -77,6 +79,8 @@ def fork(
         values=values,
         as_node=as_node,
         allow_effects=allow_effects,
+        deadline=deadline,
+        budget=budget,
         graph=graph,
         as_=as_,
         wait=not no_wait,

@@ -19,7 +19,7 @@ from standfast.checkpoint.audit import Anchor, Refusal
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.graph import OIDC, Principal, Runtime, ask
+from standfast.graph import OIDC, OperationContext, Pending, Policy, Principal, Runtime, ask, operation
 from standfast.graph.answers import Said
 from tests.conftest import Clock
 from tests.crash.support.scripted_model import call, script
@@ -156,6 +156,36 @@ async def test_an_answer_to_a_question_is_told_by_its_digest_and_a_second_one_as
         assert 0 == query("select count(*) from audit where entry like '%%confidential%%'")[0][0]
         for forged in ("answered_by = 'sam'", "answer_sha256 = repeat('0', 64)"):
             query(f"set session_replication_role = replica; update waits set {forged} where verified_by is null")
+            assert [("unrecorded", "t", None)] == await faults(runtime)
+
+
+async def test_who_told_the_end_of_work_elsewhere_is_told_and_who_came_too_late(opened: Open, query: Query) -> None:
+    handles: list[str] = []
+
+    @operation(policy=Policy(effect="at_most_once"))
+    async def render(context: OperationContext) -> dict[str, str] | Pending:
+        """Begin to render."""
+        handles.append(context.operation_id)
+        return Pending()
+
+    async with opened(render) as runtime:
+        await runtime.ainvoke(script([call("render")]), thread_id="t")
+        await runtime.acomplete(handles[0], {"file": "confidential"}, as_=KIM)
+        with pytest.raises(errors.AlreadyCompleted):
+            await runtime.acomplete(handles[0], {"file": "late"}, as_=Principal.vouched("sam"))
+        await runtime.aresume("t")
+        assert [("completion", "kim", None), ("refusal", "sam", "AlreadyCompleted")] == await told(runtime)
+        [entry, _] = await runtime.aaudit("t")
+        facts = entry.facts
+        assert ("render", handles[0], 1, "succeeded", True) == tuple(
+            facts[one] for one in ("operation", "operation_id", "attempt", "state", "vouched")
+        )
+        digest = runtime.store.sealer.digest({"file": "confidential"}, where="result")
+        assert digest == facts["result_sha256"]
+        assert 0 == query("select count(*) from audit where entry like '%%confidential%%'")[0][0]
+        assert [] == await faults(runtime)
+        for forged in ("completed_by = 'sam'", "result_sha256 = repeat('0', 64)"):
+            query(f"set session_replication_role = replica; update completions set {forged}")
             assert [("unrecorded", "t", None)] == await faults(runtime)
 
 

@@ -129,6 +129,57 @@ async def test_a_specialist_spends_the_budget_of_its_run(database_url: str, tmp_
         assert "succeeded" == (await runtime.aresume("t")).status
 
 
+# -- what is shown
+
+
+async def test_a_thread_shows_its_deadline_its_budget_and_what_is_spent(opened: Open, clock: Clock) -> None:
+    budget = Budget(model_calls=2, tokens=5000, steps=50, money="1.00", price=Price("1.00", "3.00"))  # type: ignore[arg-type]
+    async with opened(model=CountingModel()) as runtime:
+        await runtime.ainvoke(JOTS, thread_id="t", budget=budget, deadline=HOUR)
+        timeline = await runtime.atimeline("t")
+        plain = await runtime.ainvoke(script("Done."), thread_id="plain")
+        without = await runtime.atimeline(plain.thread_id)
+    ends = f"{(clock.now() + HOUR).astimezone():%Y-%m-%d %H:%M:%S %Z}"
+    steps = timeline.spent[timeline.runs[-1].id].steps
+    assert 0 < steps < 50
+    said = (
+        f"deadline {ends}; spent 2 of 2 model calls, 2,000 of 5,000 tokens, 0.0032 of 1.00 money, {steps} of 50 steps"
+    )
+    assert said == timeline.limits
+    assert said in repr(timeline)
+    assert None is without.limits
+    assert (1, 1000) == ((alone := without.spent[plain.run_id]).model_calls, alone.tokens)
+
+
+# -- forks
+
+
+async def test_a_fork_has_as_much_time_and_as_much_to_spend_as_its_source_was_given(opened: Open, clock: Clock) -> None:
+    async with opened(model=CountingModel()) as runtime:
+        ended = await runtime.ainvoke(JOTS, thread_id="t", budget=Budget(tokens=1500), deadline=HOUR)
+        assert ("failed", "budget") == (ended.status, ended.reason)
+        clock.move(2 * HOUR)  # the source's own time is over
+        await runtime.afork("t", to="fork", allow_effects=True)
+        fork = (await runtime.atimeline("fork")).runs[-1]
+        assert (Budget(tokens=1500), clock.now() + HOUR) == (fork.budget, fork.deadline)
+        going = await runtime.aresume("fork")
+        noted = [f"noted {number}" for number in range(4)]  # two of them by two more calls, as many as before
+        assert ("failed", "budget", noted) == (going.status, going.reason, texts(going))
+        await runtime.afork("t", to="given", allow_effects=True, budget=Budget(tokens=9000), deadline=2 * HOUR)
+        given = (await runtime.atimeline("given")).runs[-1]
+        assert (Budget(tokens=9000), clock.now() + 2 * HOUR) == (given.budget, given.deadline)
+        assert "succeeded" == (await runtime.aresume("given")).status
+
+
+async def test_the_steps_that_a_fork_took_along_cost_it_nothing(database_url: str) -> None:
+    async with Runtime(counting(8), database_url=database_url) as runtime:
+        await runtime.ainvoke({"n": 0}, thread_id="t", budget=Budget(steps=3))
+        await runtime.afork("t", to="fork")
+        assert "failed" == (await runtime.aresume("fork")).status
+        assert 6 == (await runtime.astate("fork")).values["n"]
+        assert 3 == next(iter((await runtime.atimeline("fork")).spent.values())).steps
+
+
 # -- steps
 
 

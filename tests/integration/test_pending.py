@@ -297,7 +297,9 @@ async def test_work_elsewhere_that_does_not_end_in_time_has_failed_and_no_crash_
     clock.move(TWO_DAYS - MOMENT)
     async with opened(render) as runtime:
         assert "waiting" == (await runtime.aresume("t")).status
-        assert [(None, timedelta(milliseconds=1))] == query("select lease_holder, due_at - standfast.now() from threads")
+        assert [(None, timedelta(milliseconds=1))] == query(
+            "select lease_holder, due_at - standfast.now() from threads"
+        )
     clock.move(MOMENT)
     async with opened(render) as runtime:
         end = await runtime.aresume("t")

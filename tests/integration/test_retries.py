@@ -406,6 +406,38 @@ async def test_a_cancelled_run_stops_its_attempt_or_lets_it_finish_as_its_policy
     )
 
 
+@pytest.mark.guarantee("G8")
+@pytest.mark.parametrize(("effect", "calls"), [(Effect.IDEMPOTENT, 2), (Effect.AT_MOST_ONCE, 1)])
+async def test_an_attempt_that_its_driver_cut_off_holds_nobody_up_if_a_key_protects_it(
+    opened: Open, clock: Clock, effect: Effect, calls: int
+) -> None:
+    begun, keys = asyncio.Event(), []
+
+    @operation(policy=Policy(effect=effect, timeout=600))
+    async def work(context: OperationContext) -> str:
+        """Work for ever, at first."""
+        keys.append(context.operation_id)
+        begun.set()
+        if len(keys) == 1:
+            await asyncio.Event().wait()
+        return "worked"
+
+    async with opened(work) as runtime:
+        drive = asyncio.create_task(runtime.ainvoke(script([call("work")]), thread_id="t"))
+        await begun.wait()
+        drive.cancel()  # its process is told to end, and ends it in good order
+        with pytest.raises(asyncio.CancelledError):
+            await drive
+        result = await runtime.aresume("t")
+        assert (calls, 1) == (len(keys), len(set(keys)))
+        if effect is Effect.AT_MOST_ONCE:  # the call may have arrived: nobody asks before it must have ended
+            assert ("waiting", ()) == (result.status, result.approvals)
+            clock.move(timedelta(seconds=600))
+            assert ["outcome"] == [one.kind for one in (await runtime.aresume("t")).approvals]
+        else:
+            assert ("succeeded", ["worked"]) == (result.status, texts(result))
+
+
 async def test_a_lost_lease_stops_even_an_attempt_that_would_finish(opened: Open, query: Query) -> None:
     begun = asyncio.Event()
 
