@@ -30,6 +30,7 @@ OURS: Final = "standfast"
 SHARED: Final = "one shared saver"
 OWN: Final = "one saver per run"
 ALONE: Final = {SHARED: 1.0, OWN: 1.0}  # of their time
+LEDGER: Final = 4.0  # commits, that it may add to the call of a tool
 TOGETHER: Final = {SHARED: 1.5, OWN: 1.2}  # of their throughput
 
 
@@ -152,13 +153,18 @@ def _compared(
 
 
 def _ledger(costs: Costs) -> Iterator[Measurement]:
-    yield Measurement("one commit", costs.commit * 1000, "ms")
+    yield Measurement("one commit", median(costs.commit) * 1000, "ms")
+    yield Measurement("one tool call: ToolNode", median(costs.tool_node) * 1000, "ms")
+    ratio = median(costs.commits)
     yield Measurement(
-        name="one operation through the ledger",
-        value=costs.operation * 1000,
+        name=f"one tool call: {OURS}'s ledger, beyond ToolNode",
+        value=median(costs.operation) * 1000,
         unit="ms",
         baseline="one commit",
-        ratio=costs.operation / costs.commit,
+        ratio=ratio,
+        spread=(min(costs.commits), max(costs.commits)),
+        bar=f"at most {LEDGER:g}",
+        met=ratio <= LEDGER,
     )
 
 

@@ -61,7 +61,7 @@ def test_the_short_form_compares_in_one_run_and_exits_0_whether_a_bar_is_met_or_
     measurements = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
     barred = [one for one in measurements if one["bar"] is not None]
 
-    assert 4 == len(barred)
+    assert 5 == len(barred)
     for one in barred:
         word, bar = one["bar"].rsplit(" ", 1)
         assert one["spread"][0] <= one["ratio"] <= one["spread"][1]
