@@ -362,6 +362,29 @@ async def test_a_fork_refers_to_the_parts_that_it_took_along_and_to_no_others(
         assert ("succeeded", noise(seed=2)) == (result.status, result.values["value"])
 
 
+async def test_a_history_that_is_cut_keeps_the_parts_of_what_stays_and_no_others(
+    database_url: str, clock: Clock, query: Query
+) -> None:
+    def say(state: AgentState) -> Any:
+        return {"messages": [AIMessage("abc"[len(state["messages"]) - 1] * LARGE, id=str(len(state["messages"])))]}
+
+    async with (
+        Runtime(chain(say, say, say, state=AgentState), database_url=database_url) as talking,
+        Runtime(chain(replaced, replaced, replaced), database_url=database_url, name="pages") as runtime,
+    ):
+        await talking.ainvoke("begin", thread_id="talk")
+        await runtime.ainvoke({}, thread_id="t")
+        clock.move(2 * DAY)
+        for one in (talking, runtime):
+            await one.aprune(older_than=DAY, graph=one.name, keep_checkpoints=1)
+        assert (3, 1) == (await references(query, "talk"), await references(query, "t"))
+        assert 2 == await runtime.asweep_artifacts()
+        messages = (await talking.astate("talk", whole=True)).values["messages"]
+        assert ["begin", *(letter * LARGE for letter in "abc")] == [one.content for one in messages]
+        assert noise(seed=2) == (await runtime.astate("t", whole=True)).values["value"]
+    assert stored_bytes(query, *CHECKPOINTS) < 100_000
+
+
 async def test_a_state_that_is_updated_by_hand_may_hold_what_was_swept_before(
     database_url: str, clock: Clock, query: Query
 ) -> None:
