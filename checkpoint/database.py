@@ -178,8 +178,12 @@ class Database:
         """Execute a statement that returns nothing, in a transaction of its own."""
 
         async def once() -> None:
-            async with self.pool.connection() as conn:
+            # Each step comes here: the pool's own context manager would add a lock and a look for a transaction.
+            conn = await self.pool.getconn()
+            try:
                 await conn.execute(statement, params)
+            finally:
+                await self.pool.putconn(conn)
 
         await self.again(once)
 
