@@ -183,7 +183,7 @@ class Ran:
             wrong.append(f"the point was not reached: {self.killed}")
         before, after, end = self.told["before"], self.told["after"], self.told["end"]
         if end["status"] != "succeeded" or f"Published {self.case.name}" not in end["outcome"]["answer"]:
-            wrong.append(f"it ended as {end}")
+            return [*wrong, f"it ended as {end}, after {before}"]
         published = len(self.reports) if self.case.to == "server" else len(self.files)
         if published != 1:
             wrong.append(f"published {published} times: {self.reports or self.files}")

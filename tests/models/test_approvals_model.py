@@ -135,7 +135,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(who=st.sampled_from(PEOPLE))
     def withdraw(self, who: str) -> None:
-        usable = self.asked.state in ("open", "approved")
+        usable = self.asked.state in ("open", "approved") and not self.over  # a grant that was used stands
         error = None if usable else errors.AlreadyDecided
         if self.asked.state == "open" and self.asked.until <= self.now:
             error = errors.ApprovalExpired

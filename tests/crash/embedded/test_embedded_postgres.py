@@ -103,7 +103,7 @@ def test_ctrl_c_in_a_terminal_ends_its_program_and_not_the_server(directory: Pat
     uri, pid = first.ready()
     second.ready()
     os.killpg(first.process.pid, signal.SIGINT)
-    first.process.wait(30)
+    first.process.wait(120)
     assert pid == EmbeddedPostgres(directory).status().pid
     assert 1 == count(uri)
 
