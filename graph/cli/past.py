@@ -17,9 +17,9 @@ from standfast.graph.cli.exits import SUCCEEDED
 from standfast.graph.cli.limits import budget_of_text, seconds_of
 from standfast.graph.cli.outcome import show_result
 from standfast.graph.cli.output import local_time, note, say, say_json, say_table, shortened
-from standfast.graph.cli.session import session
+from standfast.graph.cli.session import Session, session
 from standfast.graph.door import thread_id_of
-from standfast.graph.history import HistoryEntry
+from standfast.graph.history import Diff, HistoryEntry
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 
@@ -51,7 +51,7 @@ def state(database: str | None, place: str, *, graph: str | None, as_json: bool)
     with session(database, graph) as current:
 
         async def work(runtime: AsyncRuntime) -> Any:
-            await take_graph_of(current, runtime, thread)
+            await _require_graph_of(current, runtime, thread)
             return await runtime.astate(thread, at=checkpoint)
 
         found = current.run(work)
@@ -72,7 +72,13 @@ def diff(database: str | None, before: str, after: str, *, graph: str | None, as
     """Show what differs between two states."""
     first, second = _place(before), _place(after)
     with session(database, graph) as current:
-        found = current.run(lambda runtime: runtime.adiff(first, second))
+
+        async def work(runtime: AsyncRuntime) -> Diff:
+            for thread in dict.fromkeys((first[0], second[0])):
+                await _require_graph_of(current, runtime, thread)
+            return await runtime.adiff(first, second)
+
+        found = current.run(work)
     if as_json:
         say_json({**vars(found), "changes": [vars(one) for one in found.changes]})
     elif not found.changes and found.next_before == found.next_after:
@@ -128,6 +134,18 @@ def fork(
             show_result(current, forked, as_json=as_json)
             return SUCCEEDED
         return show_and_ask(current, carry_on(current, forked.thread_id), principal, as_json=as_json)
+
+
+async def _require_graph_of(current: Session, runtime: AsyncRuntime, thread_id: str) -> None:
+    """Refuse to show a state by the fields of another graph: most of it would be missing. Raises `InvalidRequest`."""
+    thread = await runtime.store.threads.get(thread_id)
+    if current.graph is None and thread.graph != runtime.name:
+        graph = thread.graph if ":" in thread.graph else "MODULE:ATTR"
+        raise errors.InvalidRequest(
+            f"thread {thread_id!r} belongs to graph {thread.graph!r}, whose fields are not known here; "
+            f"add --graph {graph}"
+        )
+    runtime.name = thread.graph
 
 
 def _place(given: str) -> tuple[str, str | None]:

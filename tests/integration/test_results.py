@@ -143,3 +143,13 @@ def test_a_request_that_is_nearly_json_is_refused_and_starts_nothing(
     assert 2 == run_app(["--database", database_url, "run", "{'order': 7", "--graph", place])
     assert "begins as a JSON object" in capfd.readouterr().err
     assert [] == query("select id from threads")
+
+
+def test_a_state_is_not_shown_by_the_fields_of_another_graph(
+    database_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Runtime(graph_of(collect), database_url=database_url, name="tests.some:graph") as runtime:
+        runtime.invoke({"order": 7}, thread_id="t")
+    for command in (["state", "t"], ["diff", "t", "t"]):
+        assert 2 == run_app(["--database", database_url, *command])
+        assert "add --graph tests.some:graph" in capfd.readouterr().err
