@@ -36,6 +36,7 @@ from standfast.tools.principals import OPERATING_SYSTEM, Principal
 
 _STUDIO: Final = "https://smith.langchain.com"
 _SYNC_SECONDS: Final = 1.0
+_TENANT: Final = "default"  # whose threads this server is told of
 _OURS: Final = frozenset({"model", "documents", "reports_dir"})  # of a context: options of the built-in agent's run
 _DOWN: Final = frozenset({Status.FAILED, Status.CANCELLED, Status.NEEDS_ATTENTION})
 _OPEN: Final[dict[tuple[asyncio.AbstractEventLoop, str], AsyncRuntime]] = {}
@@ -292,12 +293,21 @@ def _auth() -> Auth:
             principal = await _who(settings, token, client, headers)
         except errors.NotAuthenticated as error:
             raise Auth.exceptions.HTTPException(status_code=401, detail=str(error)) from error
+        if principal.tenant != _TENANT:
+            raise Auth.exceptions.HTTPException(
+                status_code=403, detail=f"this server shows the threads of tenant {_TENANT!r} to people of that tenant"
+            )
         return {
             "identity": principal.name,
             "groups": sorted(principal.groups),
             "tenant": principal.tenant,
             "verified_by": principal.verified_by,
         }
+
+    @auth.on
+    async def allow(ctx: Auth.types.AuthContext, value: Any) -> bool:
+        """Whoever is let in looks at everything here: it is all of one tenant."""
+        return True
 
     @auth.on.threads.delete
     async def refuse_deleting(ctx: Auth.types.AuthContext, value: Any) -> bool:

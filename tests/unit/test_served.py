@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from langgraph.types import Command
+from langgraph_sdk import Auth
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.settings import Settings
+from standfast.graph import served
 from standfast.graph.served import _refuse_detours, _request, _who
 from standfast.tools.principals import Principal
 
@@ -79,3 +82,16 @@ def test_one_message_of_a_person_is_a_request() -> None:
 def test_detours_are_refused(given: Any, where: dict[str, Any], options: dict[str, Any]) -> None:
     with pytest.raises(errors.InvalidRequest):
         _refuse_detours(given, where, options)
+
+
+async def test_people_of_another_tenant_are_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def somebody(*_: Any) -> Principal:
+        return Principal.vouched("eve", tenant="other")
+
+    monkeypatch.setattr(served, "_who", somebody)
+    request = SimpleNamespace(headers={}, client=None)
+    authenticate = served._auth()._authenticate_handler
+    assert authenticate is not None
+    with pytest.raises(Auth.exceptions.HTTPException) as refused:
+        await authenticate(request=request)  # type: ignore[call-arg]
+    assert 403 == refused.value.status_code
