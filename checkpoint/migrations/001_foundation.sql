@@ -254,6 +254,11 @@ begin
         return;
     end if;
     if head is not null and new_id < head then
+        perform 1 from checkpoints
+          where thread_id = thread and checkpoint_ns = namespace and checkpoint_id = new_id;
+        if found then
+            return;  -- sent again with the step that it came with: its answer was lost
+        end if;
         raise exception 'checkpoint % is behind the head % of thread %', new_id, head, thread using errcode = 'SF002';
     end if;
     if not forked and head is distinct from parent then

@@ -10,6 +10,7 @@ import pytest
 
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.lease import claim
+from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.graph import Runtime
@@ -78,6 +79,30 @@ async def test_a_thread_that_parked_unheard_and_was_woken_since_is_left_to_the_n
         assert await parking, "the driver went on without a lease"
         assert [(True, None)] == query("select due_at is not null, lease_holder from threads")
         assert "now" == (await runtime.aresume("t")).values["answer"]
+
+
+@pytest.mark.guarantee("G1")
+async def test_an_input_and_its_step_that_are_sent_again_are_recognised_as_ones_own(
+    database_url: str, far: Store, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They travel together: the second time, the input is behind the head that came with it."""
+    run = far.database.run
+    sent: list[bool] = []
+
+    async def unheard(work: Any, *, pipeline: bool = False) -> Any:
+        sent.append(pipeline)
+        await run(work, pipeline=pipeline)
+        return await run(work, pipeline=pipeline)
+
+    async with Runtime(asking(), database_url=database_url) as runtime:
+        await runtime.asubmit({}, thread_id="t")
+        lease = await claim(far.database, "t", seconds=60)
+        monkeypatch.setattr(far.database, "run", unheard)
+        saver = LeasedSaver(far.database, far.sealer, lease)
+        await asking().compile(checkpointer=saver).ainvoke({}, {"configurable": {"thread_id": "t"}})
+        await saver.aflush()
+    assert True in sent
+    assert [("input",), ("loop",)] == query("select metadata->>'source' from checkpoints order by checkpoint_id")
 
 
 @pytest.mark.guarantee("G1")
