@@ -59,6 +59,7 @@ class Parts:
             self._stored.add(sha256)
             del self._new[sha256]
             reach("parts.put")
+        self._trim()
 
     def forget(self) -> None:
         """References were dropped: what is written again is put again."""

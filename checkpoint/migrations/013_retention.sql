@@ -120,7 +120,8 @@ begin
             return null;
         end if;
     end loop;
-    return cut;
+    -- What is kept between the two must be readable as well, of every channel.
+    return case when cut = oldest then cut else cut_1(thread, namespace, cut) end;
 end $$;
 
 -- Keep a thread's newest checkpoints, and those that they are read from; how many others were deleted. A subgraph's

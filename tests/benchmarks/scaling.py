@@ -125,7 +125,7 @@ def _counters(url: str) -> tuple[int, int, int]:
             """select (select sum(pg_total_relation_size(c.oid))::bigint
                          from pg_class c join pg_namespace n on n.oid = c.relnamespace
                         where n.nspname = 'standfast' and c.relkind = 'r'),
-                      pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint,
+                      pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint,
                       (select xact_commit from pg_stat_database where datname = current_database())"""
         ).fetchone()
     assert row is not None

@@ -198,6 +198,7 @@ VALUES: Final[dict[str, Any]] = {
     **dict.fromkeys(("budget", "deadline", "limit_reached", "map", "output"), None),
     **dict.fromkeys(("remind_after", "remind_at", "retry_after", "seen", "until", "wait"), None),
 }
+WRITE: Final = ("t-1", "", "1f000000-0000-6000-8000-000000000002", "t", "", 1, "state", "sealed", b"x", None)
 OWN: Final[dict[str, list[Any]]] = {
     # Where the general values would do nothing, or where there is more than one way in.
     "approvals.get": [{"id": "apr-3"}],
@@ -211,10 +212,12 @@ OWN: Final[dict[str, list[Any]]] = {
     ],
     "approvals.successor": [{"id": "apr-3"}],
     "artifacts.put_chunk": [(KEPT, 1, b"x")],
-    "artifacts.refer": [{"contents": [KEPT]}],
+    "artifacts.refer": [{"contents": [KEPT], "as_parts": False}],
     "artifacts.list": [{"thread": None, "prefix": None}, {"thread": "t-1", "prefix": None}],
     "audit.refuse": [{"thread": "t-1"}],
     "checkpoints.assert_lease": [("t-1", 3)],
+    "checkpoints.put_write": [WRITE],
+    "checkpoints.replace_write": [WRITE],
     "checkpoints.put_step": [{"id": "1f000000-0000-6000-8000-000000000009"}],
     "checkpoints.copy_references": [("t-2", "t-9")],
     "checkpoints.delete_runs": [("t-9", [hashlib.md5(b"run9").hexdigest()])],

@@ -131,6 +131,7 @@ def test_the_doctor_names_what_is_broken_and_shows_no_password(
     (tmp_path / "reports").touch()
     monkeypatch.setenv("STANDFAST_DATABASE_URL", "postgresql://me:hunter2@127.0.0.1:1/db")
     monkeypatch.setenv("STANDFAST_MODEL", "gpt")
+    monkeypatch.setenv("STANDFAST_REPORTS_DIR", str(tmp_path / "reports"))
     done = cli_alone("doctor")
     assert done.code == 1
     assert ["server", "model", "reports"] == re.findall(r"^broken  (\w+)", done.out, re.MULTILINE)
