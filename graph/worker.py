@@ -177,7 +177,7 @@ class Worker:
         )
         for claimed in claims:
             self._begin(self._drive(claimed))
-        return bool(claims)  # also of fewer: a tenant that is at its limit now is passed over the next time
+        return len(claims) == most
 
     @property
     def _free(self) -> int:

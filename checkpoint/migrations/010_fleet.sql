@@ -333,6 +333,7 @@ declare
     bounded boolean := exists (select from flow_limits f where f.concurrency is not null);
     full_keys text[] := '{}';
     taken integer := 0;
+    refused boolean;
     candidate text;
 begin
     if again then
@@ -351,19 +352,27 @@ begin
           where f.concurrency is not null and (f.key like 'tenant:%' or f.key like 'graph:%') order by f.key for update;
         full_keys := at_limit_1();
     end if;
-    for candidate in select r.id from ready_1(graphs, 4 * cardinality(holders), full_keys) r
-    loop
-        exit when taken = cardinality(holders);
-        perform 1 from threads t
-          where t.id = candidate and t.lease_holder is null and t.due_at <= standfast.now()
-            and t.graph || '@' || t.version = any(graphs) for update skip locked;
-        if found and (not bounded or may_be_driven_1(candidate)) then
-            taken := taken + 1;
-            return query
-                select t.id, t.graph, t.version, t.run_id, holders[taken], c.epoch, c.head, c.crashes,
-                       c.cancel_requested
-                  from claim_lease_1(candidate, holders[taken], worker, seconds) c, threads t where t.id = candidate;
-        end if;
+    <<looks>>
+    for look in 1..3 loop
+        refused := false;
+        for candidate in select r.id from ready_1(graphs, 4 * cardinality(holders), full_keys) r
+        loop
+            exit when taken = cardinality(holders);
+            perform 1 from threads t
+              where t.id = candidate and t.lease_holder is null and t.due_at <= standfast.now()
+                and t.graph || '@' || t.version = any(graphs) for update skip locked;
+            if found and (not bounded or may_be_driven_1(candidate)) then
+                taken := taken + 1;
+                return query
+                    select t.id, t.graph, t.version, t.run_id, holders[taken], c.epoch, c.head, c.crashes,
+                           c.cancel_requested
+                      from claim_lease_1(candidate, holders[taken], worker, seconds) c, threads t where t.id = candidate;
+            elsif found then
+                refused := true;
+            end if;
+        end loop;
+        exit looks when not refused or taken = cardinality(holders);
+        full_keys := at_limit_1();  -- a tenant has come to its limit on the way: those behind it have their turn
     end loop;
 end $$;
 

@@ -117,6 +117,16 @@ async def test_a_thread_whose_row_somebody_keeps_locked_holds_up_no_other_and_is
     assert [] == await fleet.overdue(GRAPHS, most=10, patience=0)
 
 
+async def test_a_tenant_that_comes_to_its_limit_on_the_way_hides_nobody(
+    runtime: AsyncRuntime, fleet: Fleet, query: Query
+) -> None:
+    for number in range(60):
+        await runtime.asubmit({"text": "a"}, thread_id=f"t{number:02}")
+    query("update threads set tenant = 'small' where id < 't58'")
+    query("insert into flow_limits (key, concurrency, changed_by) values ('tenant:small', 1, 'me')")
+    assert ["t00", "t58", "t59"] == sorted(names(await take(fleet, 10)))
+
+
 async def test_a_tenant_at_its_limit_is_passed_over(runtime: AsyncRuntime, fleet: Fleet, query: Query) -> None:
     for number in range(12):
         await runtime.asubmit({"text": "a"}, thread_id=f"t{number:02}")
