@@ -14,8 +14,9 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import psycopg
 from langgraph.checkpoint.base import id as id_clock
@@ -31,6 +32,7 @@ _SQL = statements("leases")
 _BLOCKED_SECONDS = 1.0  # a takeover waits this long for a fenced transaction in flight
 _WATCH_SECONDS = 0.5  # how often cancellations of held threads are looked up
 _LOG = logging.getLogger("standfast.lease")
+T = TypeVar("T")
 
 
 def worker_name() -> str:
@@ -121,37 +123,22 @@ async def claim_next(
     Whatever somebody else is just taking or changing is left to the next look.
     """
     holders = [new_holder() for _ in range(most)]
-    params = {"graphs": list(graphs), "holders": holders, "worker": worker, "seconds": seconds, "again": False}
+    params: dict[str, object] = {"graphs": list(graphs), "holders": holders, "worker": worker, "seconds": seconds}
+    sent_before = False
 
     async def work() -> tuple[float, list[DictRow]]:
+        nonlocal sent_before
+        given, sent_before = {**params, "again": sent_before}, True
         sent = time.monotonic()
-        again, params["again"] = dict(params), True
         async with database.pool.connection() as conn:
-            return sent, await (await conn.execute(_SQL["claim_next"], again, binary=True)).fetchall()
+            return sent, await (await conn.execute(_SQL["claim_next"], given, binary=True)).fetchall()
 
-    sent, rows = await database.again(work)
-    while rows and time.monotonic() - sent > seconds / 2:
-        sent, rows = await database.again(work)  # held up, they have used up their time: renewed by the same holders
+    sent, rows = await _in_time(lambda: database.again(work), seconds)
     claims = [
-        Claimed(
-            row["graph"],
-            row["version"],
-            row["run_id"],
-            Lease(
-                row["id"],
-                row["epoch"],
-                row["holder"],
-                seconds,
-                row["head"],
-                row["crashes"],
-                row["cancel_requested"],
-                sent,
-            ),
-        )
+        Claimed(row["graph"], row["version"], row["run_id"], _lease(row["id"], row["holder"], seconds, row, sent))
         for row in rows
     ]
-    for one in claims:
-        seed_clock(one.lease.head)
+    for _ in claims:
         reach("lease.claimed")
     return claims
 
@@ -164,16 +151,26 @@ async def _take(database: Database, statement: bytes, thread_id: str, seconds: f
         sent = time.monotonic()  # the lease runs from here at the earliest: a blocked claim takes its time
         return sent, await _unblocked(database, conn, statement, params)
 
-    sent, row = await database.run(work)
-    while row is not None and time.monotonic() - sent > seconds / 2:
-        # Held up, the claim has used up its own time: taken again by the same holder, it is renewed.
-        sent, row = await database.run(work)
+    sent, row = await _in_time(lambda: database.run(work), seconds)
     if row is None:
         return None
-    seed_clock(row["head"])
-    lease = Lease(thread_id, row["epoch"], holder, seconds, row["head"], row["crashes"], row["cancel_requested"], sent)
+    lease = _lease(thread_id, holder, seconds, row, sent)
     reach("lease.claimed")
     return lease
+
+
+async def _in_time(claim: Callable[[], Awaitable[tuple[float, T]]], seconds: float) -> tuple[float, T]:
+    """When a claim was sent, and what it took. One that was held up has used up its own time: sent again by the same
+    holders it renews what it took."""
+    sent, taken = await claim()
+    while taken and time.monotonic() - sent > seconds / 2:
+        sent, taken = await claim()
+    return sent, taken
+
+
+def _lease(thread_id: str, holder: str, seconds: float, row: DictRow, sent: float) -> Lease:
+    seed_clock(row["head"])
+    return Lease(thread_id, row["epoch"], holder, seconds, row["head"], row["crashes"], row["cancel_requested"], sent)
 
 
 async def _raise_if_held(database: Database, thread_id: str) -> None:

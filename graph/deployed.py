@@ -20,15 +20,14 @@ class Deployed:
     fingerprint: str
     takes_over: frozenset[str] = frozenset()
 
-    def drives(self, thread: Thread) -> bool:
-        """Whether a thread is this code's to drive.
+    def serves(self, graph: str, version: str) -> bool:
+        """Whether workers come for threads of this graph and version: its own version, or one that is taken over."""
+        return self.name == graph and (version == self.version or version in self.takes_over)
 
-        It is of the same name, and of the same version, of one that is taken over, or of the same fingerprint.
-        """
-        return self.name == thread.graph and (
-            thread.version == self.version
-            or thread.version in self.takes_over
-            or thread.fingerprint == self.fingerprint
+    def drives(self, thread: Thread) -> bool:
+        """Whether a thread is this code's to drive: workers come for it, or it has the same fingerprint."""
+        return self.serves(thread.graph, thread.version) or (
+            self.name == thread.graph and thread.fingerprint == self.fingerprint
         )
 
     def require(self, thread: Thread) -> None:

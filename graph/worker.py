@@ -267,9 +267,8 @@ class Worker:
 
     def _runtime(self, thread: Overdue | Claimed) -> Served:
         """The code that serves the thread's graph and version, or has taken it over."""
-        able = [one for one in self._runtimes if one.deployed.name == thread.graph]
-        exact = (one for one in able if one.deployed.version == thread.version)
-        return next(exact, None) or next(one for one in able if thread.version in one.deployed.takes_over)
+        able = [one for one in self._runtimes if one.deployed.serves(thread.graph, thread.version)]
+        return next((one for one in able if one.deployed.version == thread.version), able[0])
 
     async def _drive(self, claimed: Claimed) -> None:
         lease, runtime, thread_id = claimed.lease, self._runtime(claimed), claimed.lease.thread_id
