@@ -47,11 +47,21 @@ class Candidate:
 
 
 @dataclass(frozen=True)
+class Oldest:
+    """The oldest checkpoint that stays, the DeltaChannels that it has not in full, and the first that there is."""
+
+    checkpoint_id: str
+    channels: Sequence[str]
+    first: str
+
+
+@dataclass(frozen=True)
 class Full:
-    """What DeltaChannels hold at one checkpoint, as snapshots, by channel."""
+    """What DeltaChannels hold at one checkpoint, as snapshots, by channel, read from `first` on."""
 
     checkpoint_id: str
     values: Mapping[str, Any]
+    first: str
 
 
 _FIRST: Final = Candidate("", "", "", datetime.min.replace(tzinfo=UTC))
@@ -98,10 +108,10 @@ class Retention:
         reach("retention.deleted")
         return [cast("Kept | None", found[one]) for one in ids]
 
-    async def oldest_kept(self, thread_id: str, keep: int) -> tuple[str, Sequence[str]] | None:
-        """The oldest of the newest `keep` checkpoints, and the DeltaChannels that it has not in full."""
+    async def oldest_kept(self, thread_id: str, keep: int) -> Oldest | None:
+        """The oldest of the newest `keep` checkpoints."""
         row = await self._database.fetch_one(_SQL["oldest_kept"], {"thread": thread_id, "keep": keep})
-        return None if row is None else (row["checkpoint_id"], list(row["since"] or ()))
+        return None if row is None else Oldest(row["checkpoint_id"], list(row["since"] or ()), row["first"])
 
     async def cut(self, thread_id: str, selection: Selection, full: Full | None = None) -> int | None:
         """Keep a thread's newest checkpoints and those that they are read from; how many others were deleted.
@@ -119,6 +129,7 @@ class Retention:
         params = {
             **vars(selection),
             "thread": thread_id,
+            "first_read": None if full is None else full.first,
             "at": None if full is None else full.checkpoint_id,
             "channels": [channel for channel, _, _ in blobs],
             "tag": TAG,
@@ -127,6 +138,10 @@ class Retention:
         }
 
         async def work(conn: Connection) -> int | None:
+            taken = await (await conn.execute(_SQL["take_unused"], params)).fetchone()
+            assert taken is not None
+            if not taken["taken"]:
+                return None
             for statement, values in riders:
                 await conn.execute(statement, values)
             row = await (await conn.execute(_SQL["cut"], params)).fetchone()

@@ -188,9 +188,9 @@ class Pruning:
         """What the oldest checkpoint that stays holds only as what was added to it before; of our own graph."""
         assert selection.keep is not None
         oldest = await self.store.retention.oldest_kept(one.id, selection.keep)
-        if one.graph != self.name or oldest is None or not oldest[1]:
+        if one.graph != self.name or oldest is None or not oldest.channels:
             return None
-        identifier, channels = oldest
+        identifier, channels = oldest.checkpoint_id, oldest.channels
         saver = LeasedSaver(self.store.database, self.store.sealer, artifacts=self.store.artifacts)
         known = {name: spec for name, spec in self._over(saver).channels.items() if isinstance(spec, DeltaChannel)}
         if not known.keys() >= set(channels):  # the code has changed since: what it cannot read it does not touch
@@ -202,7 +202,7 @@ class Pruning:
         if found is None:  # somebody else has just pruned it
             return None
         read, _ = await achannels_from_checkpoint(known, found.checkpoint, saver=saver, config=config)
-        return Full(identifier, {name: _DeltaSnapshot(read[name].get()) for name in channels})
+        return Full(identifier, {name: _DeltaSnapshot(read[name].get()) for name in channels}, oldest.first)
 
 
 def _count(batch: list[Candidate], kept: list[Kept | None], done: Pruned) -> None:

@@ -112,6 +112,7 @@ class Worker:
         self._overdue: set[str] = set()
         self._rung = asyncio.Event()
         self._full = False
+        self._taking = 0  # slots of what is just being taken
         self._control = RunControl()
         self._stopping = stop or asyncio.Event()
         self._healthy_until = 0.0
@@ -169,19 +170,23 @@ class Worker:
         self._full = most == 0
         if self._full:
             return False
-        claims = await self._fleet.claim_next(
-            self._me.graphs,
-            most=most,
-            seconds=min(one.lease_seconds for one in self._runtimes),
-            worker=self._me.name,
-        )
+        self._taking = most
+        try:
+            claims = await self._fleet.claim_next(
+                self._me.graphs,
+                most=most,
+                seconds=min(one.lease_seconds for one in self._runtimes),
+                worker=self._me.name,
+            )
+        finally:
+            self._taking = 0
         for claimed in claims:
             self._begin(self._drive(claimed))
         return len(claims) == most
 
     @property
     def _free(self) -> int:
-        return max(0, self._options.concurrency - len(self._drives))
+        return max(0, self._options.concurrency - len(self._drives) - self._taking)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         drive = asyncio.create_task(self._guarded(work))
@@ -208,7 +213,7 @@ class Worker:
                     await self._watched(self._artifacts.sweep())
                 await self._watched(fire_due(self._store))
                 for overdue in await self._watched(self._fleet.overdue(self._me.graphs, most=self._free)):
-                    if overdue.id not in self._overdue:
+                    if overdue.id not in self._overdue and self._free:
                         self._begin(self._take_over(overdue))
                 count += 1
                 self._sign_of_health()

@@ -372,7 +372,9 @@ begin
             end if;
         end loop;
         exit looks when not refused or taken = cardinality(holders);
-        full_keys := at_limit_1();  -- a tenant has come to its limit on the way: those behind it have their turn
+        -- A tenant has come to its limit on the way: those behind it have their turn. A few looks are enough: what is
+        -- still behind others then is found by the next bell.
+        full_keys := at_limit_1();
     end loop;
 end $$;
 

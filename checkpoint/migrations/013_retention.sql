@@ -189,15 +189,18 @@ returns void language sql as $$
      where c.thread_id = thread and c.checkpoint_ns = '' and c.checkpoint_id = at;
 $$;
 
--- Cut the history of a thread that nobody drives and that has not changed since then; null if it is in use.
+-- Cut the history of a thread that the caller has taken, if it has not changed since then; else null. first_read: its
+-- first checkpoint when `blobs` were read; if another cut has come between, they may lack what it took away.
 create function cut_thread_1(
-    thread text, before timestamptz, keep integer, at text, channels text[], tag text, blobs bytea[], parts text[])
+    thread text, before timestamptz, keep integer, first_read text, at text, channels text[], tag text, blobs bytea[],
+    parts text[])
 returns integer language plpgsql as $$
 begin
-    if not take_unused_1(thread) then
-        return null;
-    end if;
-    perform 1 from threads t where t.id = thread and t.updated_at < before;
+    perform 1 from threads t
+      where t.id = thread and t.updated_at < before
+        and (first_read is null
+             or first_read = (select min(c.checkpoint_id) from checkpoints c
+                               where c.thread_id = thread and c.checkpoint_ns = ''));
     if not found then
         return null;
     end if;

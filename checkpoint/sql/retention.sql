@@ -41,12 +41,17 @@ select id as thread, kept_because_1(id, %(before)s, %(states)s) as kept from unn
 select thread, kept from delete_threads_1(%(ids)s, %(before)s, %(states)s)
 
 -- name: oldest_kept
-select checkpoint_id, metadata -> 'counters_since_delta_snapshot' as since from checkpoints
+select checkpoint_id, metadata -> 'counters_since_delta_snapshot' as since,
+       (select min(checkpoint_id) from checkpoints where thread_id = %(thread)s and checkpoint_ns = '') as first
+  from checkpoints
  where thread_id = %(thread)s and checkpoint_ns = '' order by checkpoint_id desc offset %(keep)s - 1 limit 1
 
+-- name: take_unused
+select take_unused_1(%(thread)s) as taken
+
 -- name: cut
-select cut_thread_1(%(thread)s, %(before)s, %(keep)s, %(at)s, %(channels)s::text[], %(tag)s, %(blobs)s::bytea[],
-                    %(parts)s::text[]) as deleted
+select cut_thread_1(%(thread)s, %(before)s, %(keep)s, %(first_read)s, %(at)s, %(channels)s::text[], %(tag)s,
+                    %(blobs)s::bytea[], %(parts)s::text[]) as deleted
 
 -- name: versions
 select checkpoint -> 'channel_versions' as versions from checkpoints

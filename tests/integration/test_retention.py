@@ -320,6 +320,39 @@ async def test_a_cut_history_reads_the_same_and_goes_on(agent: Runtime, query: Q
     assert [] == query(f"select thread_id, checkpoint_ns, checkpoint_id from checkpoint_writes except {checkpoints}")
 
 
+async def test_what_was_read_before_another_cut_is_not_written(
+    agent: Runtime, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        await done(agent, "t")
+    before = (await agent.astate("t")).values["messages"]
+    clock.move(DAY)
+    read = agent._full
+
+    async def cut_meanwhile(one: Any, selection: Any) -> Any:
+        full = await read(one, selection)
+        monkeypatch.setattr(agent, "_full", read)
+        assert 0 < (await agent.aprune(older_than=0, keep_checkpoints=5)).checkpoints
+        return full
+
+    monkeypatch.setattr(agent, "_full", cut_meanwhile)
+    assert {"in_use": 1} == (await agent.aprune(older_than=0, keep_checkpoints=3)).kept
+    assert 5 == len(await agent.ahistory("t"))
+    await agent.aprune(older_than=0, keep_checkpoints=3)
+    assert 3 == len(await agent.ahistory("t"))
+    assert before == (await agent.astate("t")).values["messages"]
+
+
+async def test_a_thread_that_is_deleted_while_it_is_cut_is_passed_over(agent: Runtime, clock: Clock) -> None:
+    await done(agent, "t")
+    clock.move(DAY)
+    selection = await agent._selection(0, None, None, "default", 3)
+    (candidate,) = await agent.store.retention.page(selection, None, most=10)
+    full = await agent._full(candidate, selection)
+    await agent.aprune(older_than=0)
+    assert await agent.store.retention.cut("t", selection, full) is None
+
+
 async def test_a_thread_that_waits_can_be_cut_and_answered(agent: Runtime, query: Query, clock: Clock) -> None:
     await done(agent, "t")
     waiting = await agent.ainvoke(script([call("note", text="again")]), thread_id="t", as_=ANN)
