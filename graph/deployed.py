@@ -41,3 +41,13 @@ class Deployed:
                 thread_version=thread.version,
                 version=self.version,
             )
+
+    def not_served(self, thread: Thread) -> errors.GraphNotServed:
+        """The refusal to wait for a thread of another graph that no living worker serves."""
+        return errors.GraphNotServed(
+            f"thread {thread.id!r} belongs to graph {thread.graph!r}; this is graph {self.name!r}, and no living "
+            f"worker serves that one. What was said to the thread stands. Carry it on with that graph and "
+            f"name={thread.graph!r} (on the command line: --graph), or start a worker that serves it",
+            thread_id=thread.id,
+            graph=thread.graph,
+        )

@@ -30,7 +30,7 @@ from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
-from standfast.checkpoint.threads import NewRun, Run, Status, Thread
+from standfast.checkpoint.threads import NewRun, Run, Status
 from standfast.graph import deciding
 from standfast.graph.accepting import GraphSpec, Options, new_run
 from standfast.graph.answers import Said
@@ -384,25 +384,19 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
                 self.deployed.require(known)
             if known.status is Status.NEEDS_ATTENTION:
                 await self.store.threads.retry(thread_id)
-            if follow and known.graph != self.name and known.status is not Status.RUNNING:
-                await self._require_served(known)
+            elsewhere = follow and known.graph != self.name and known.status is not Status.RUNNING
+            if elsewhere and not await Fleet(self.store.database).serves(known.graph, known.version):
+                raise self.deployed.not_served(known)
             if self.deployed.drives(known):
                 with contextlib.suppress(errors.LeaseHeld):
                     lease = await claim(self.store.database, thread_id, seconds=self._lease_seconds)
                     return await self._to_rest(await self.adrive(lease, on_event), on_event)
             if follow:
                 return await self._follow(thread_id, known.run_id, on_event)
-        return await self._as_it_is(thread_id, known.run_id)
-
-    async def _require_served(self, thread: Thread) -> None:
-        if not await Fleet(self.store.database).serves(thread.graph, thread.version):
-            raise errors.GraphNotServed(
-                f"thread {thread.id!r} belongs to graph {thread.graph!r}; this is graph {self.name!r}, and no living "
-                f"worker serves that one. What was said to the thread stands. Carry it on with that graph and "
-                f"name={thread.graph!r} (on the command line: --graph), or start a worker that serves it",
-                thread_id=thread.id,
-                graph=thread.graph,
-            )
+        result = await self._as_it_is(thread_id, known.run_id)
+        if follow and known.status is Status.WAITING and result.status is Status.QUEUED:
+            return await self.acarry_on(thread_id, on_event=on_event)  # what it waited for has come in between
+        return result
 
     async def acancel(self, thread_id: object) -> Result:
         """Cancel the thread's unfinished run, of whichever graph: its driver stops it, or it is ended here.
@@ -516,7 +510,10 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         while True:
             by_us = await follow_to_end(store, listener, thread_id, run_id, ours=self.deployed.drives)
             if not by_us:
-                return await self._as_it_is(thread_id, run_id)
+                result = await self._as_it_is(thread_id, run_id)
+                if result.status is Status.QUEUED:  # it rested, and what it waited for has come in between
+                    continue
+                return result
             try:
                 lease = await claim(store.database, thread_id, seconds=self._lease_seconds)
             except errors.LeaseHeld:

@@ -80,6 +80,21 @@ async def test_a_timer_fires_at_its_time_and_not_before(opened: Any, clock: Cloc
         assert ("succeeded", ["slept"]) == (result.status, result.values["got"])
 
 
+async def test_a_timer_that_fires_while_its_thread_is_read_is_driven(
+    opened: Any, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(a_day) as runtime:
+        assert "waiting" == (await runtime.ainvoke({}, thread_id="t")).status
+        read = runtime._as_it_is
+
+        async def later(*given: Any) -> Any:
+            clock.move(DAY)
+            return await read(*given)
+
+        monkeypatch.setattr(runtime, "_as_it_is", later)
+        assert "succeeded" == (await runtime.aresume("t")).status
+
+
 async def test_a_worker_fires_timers_by_itself(opened: Any, clock: Clock) -> None:
     async with opened(a_day) as runtime, working(runtime):
         await runtime.asubmit({}, thread_id="t")
