@@ -121,7 +121,7 @@ begin
         end if;
     end loop;
     -- What is kept between the two must be readable as well, of every channel.
-    return case when cut = oldest then cut else cut_1(thread, namespace, cut) end;
+    return case when cut is not distinct from oldest then cut else cut_1(thread, namespace, cut) end;
 end $$;
 
 -- Keep a thread's newest checkpoints, and those that they are read from; how many others were deleted. A subgraph's
