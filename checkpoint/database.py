@@ -239,7 +239,10 @@ async def require_session(conn: Connection, conninfo: str) -> bool:
 
 def describe(conninfo: str) -> str:
     """Where a connection goes, for messages: no password, no user."""
-    parts = conninfo_to_dict(conninfo)
+    try:
+        parts = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        return "a URL that cannot be read"
     host = parts.get("host") or "localhost"
     port = f":{parts['port']}" if parts.get("port") else ""
     return f"{host}{port}/{parts.get('dbname') or parts.get('user') or ''}"

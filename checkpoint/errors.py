@@ -39,7 +39,8 @@ StandfastError
 ├── CompletedLate                   nobody waits for the operation any more; what was told is kept as late
 ├── DigestMismatch                  what was decided is not what is open
 ├── AlreadyFinished                 the run has ended
-├── RunFailed                       a run that was driven for somebody else has not succeeded
+├── RunFailed                       a run has not succeeded, for somebody who asked for its end
+├── NodeExited                      a node wanted to end the process, by sys.exit for instance
 ├── RunLimitReached                 the run has ended at its deadline, or its budget is spent; it can be given more
 ├── CancelPending                   the cancellation was asked for before, and the driver has not stopped yet
 ├── ClientKeyConflict               a client key that stands for another request
@@ -64,6 +65,7 @@ StandfastError
 │   └── ModelFailed                 the model did not answer, after the attempts it is given (transient)
 └── UsageError                      the API is used in a way that cannot work
     ├── RuntimeClosed
+    ├── WrongArguments              a method was given what it does not take; a TypeError too
     ├── WaitRefused                 a wait in an operation that must not be called twice
     └── WrongLoop                   a handle used from another event loop, or a blocking call inside one
 
@@ -260,7 +262,11 @@ class AlreadyFinished(StandfastError):
 
 
 class RunFailed(StandfastError):
-    """A run that was driven for somebody else has not succeeded; its reason is in the message."""
+    """A run has not succeeded, for somebody who asked for its end; its reason is in the message."""
+
+
+class NodeExited(StandfastError):
+    """A node raised `SystemExit` or `KeyboardInterrupt`; that ends its run, and not the process."""
 
 
 class RunLimitReached(StandfastError):
@@ -318,7 +324,7 @@ class StorageForbidden(StorageUnavailable):
 
 
 class UnstorableValue(StorageError):
-    """A value that would not come back as it was; `path` says where it is."""
+    """A value that would not come back as it was; `path` says where it is, `task` whose it is, if a task wrote it."""
 
 
 class UnknownStoredType(StorageError):
@@ -369,6 +375,10 @@ class UsageError(StandfastError):
 
 class RuntimeClosed(UsageError):
     """The runtime has been closed."""
+
+
+class WrongArguments(UsageError, TypeError):
+    """A method was given arguments that it does not take, or lacks some; nothing was done."""
 
 
 class WaitRefused(UsageError):

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TypeVar
 
 import psycopg
@@ -171,6 +172,23 @@ async def _in_time(claim: Callable[[], Awaitable[tuple[float, T]]], seconds: flo
 def _lease(thread_id: str, holder: str, seconds: float, row: DictRow, sent: float) -> Lease:
     seed_clock(row["head"])
     return Lease(thread_id, row["epoch"], holder, seconds, row["head"], row["crashes"], row["cancel_requested"], sent)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """Who drives a thread, and how long he may without renewing his lease; below zero it has run out."""
+
+    worker: str
+    expires_at: datetime
+    seconds_left: float
+
+
+async def holder_of(database: Database, thread_id: str) -> Holder | None:
+    """Who has the thread's lease, or had it last, if it was not given up."""
+    row = await database.fetch_one(_SQL["leased"], {"thread": thread_id})
+    if row is None or row["lease_worker"] is None:
+        return None
+    return Holder(row["lease_worker"], row["lease_expires_at"], row["seconds_left"])
 
 
 async def _raise_if_held(database: Database, thread_id: str) -> None:

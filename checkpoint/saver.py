@@ -124,6 +124,7 @@ class LeasedSaver(AsyncPostgresSaver):
         self._counting = False
         self._flusher: asyncio.Task[None] | None = None
         self._written: set[str] = set()
+        self._refused: str | None = None  # the first task with a value that cannot be stored
         # Under a lease on a thread without checkpoints, what this saver has not written does not exist.
         self._fresh = lease is not None and lease.head is None
 
@@ -137,9 +138,12 @@ class LeasedSaver(AsyncPostgresSaver):
         upsert = all(channel in WRITES_IDX_MAP for channel, _ in writes)
         statement = _SQL["replace_write"] if upsert else _INSERT
         refers = Refers()
-        rows = self._values.writes(
-            where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path, writes, refers
-        )
+        at = (where["thread_id"], where["checkpoint_ns"], where["checkpoint_id"], task_id, task_path)
+        try:
+            rows = self._values.writes(*at, writes, refers)
+        except errors.UnstorableValue as error:
+            self._refused = self._refused or task_id
+            raise self._told_of(error) from None
         self._refer(refers)
         self._held.extend((statement, row) for row in rows)
         if self.messages is not None:
@@ -148,6 +152,10 @@ class LeasedSaver(AsyncPostgresSaver):
             await self.aflush()
         else:
             self._arm()
+
+    def _told_of(self, error: errors.UnstorableValue) -> errors.UnstorableValue:
+        """The same, with the task whose value was refused."""
+        return type(error)(error.message, **{**error.data, "task": self._refused})
 
     async def aput(
         self,
@@ -169,7 +177,10 @@ class LeasedSaver(AsyncPostgresSaver):
         at = ("checkpoints", thread, namespace, checkpoint["id"], "sealed")
         large = {channel: version for channel, version in versions.items() if channel not in small}
         refers = Refers()
-        blobs = self._values.blobs(thread, namespace, values, large, refers)
+        try:
+            blobs = self._values.blobs(thread, namespace, values, large, refers)
+        except errors.UnstorableValue as error:  # LangGraph waits for this first
+            raise self._told_of(error) from None
         self._refer(refers)
         stripped = {
             **checkpoint,

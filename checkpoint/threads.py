@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Final, Literal
 from uuid import UUID
 
 from psycopg.rows import DictRow
@@ -371,8 +371,8 @@ def _refuse(new: NewRun, row: DictRow) -> None:
         )
     if row["verdict"] == "busy":
         raise errors.ThreadBusy(
-            f"thread {new.thread_id!r} has an unfinished run; nothing was started. "
-            f"Carry it on with: standfast resume {new.thread_id}",
+            f"thread {new.thread_id!r} has an unfinished run ({_UNFINISHED[row['open_state']]}), and on_busy is "
+            f"'refuse'; nothing was started. Carry it on with: standfast resume {new.thread_id}",
             thread_id=new.thread_id,
             run_id=str(row["open_run"]),
         )
@@ -395,6 +395,13 @@ def _refuse(new: NewRun, row: DictRow) -> None:
             thread_id=row["open_thread"],
             run_id=str(row["open_run"]),
         )
+
+
+_UNFINISHED: Final = {
+    "open": "running, waiting or due",
+    "queued": "queued",
+    "needs_attention": "it needs attention",
+}
 
 
 def settings_dict(settings: Settings) -> dict[str, Any]:

@@ -52,6 +52,9 @@ class Wait:
     event_seq: int | None = None
     verified_by: str | None = None  # who established the name of `answered_by`
 
+    def __hash__(self) -> int:
+        return hash((self.run_id, self.id))
+
 
 class Waits:
     """The rows of waits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import textwrap
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 import standfast.graph as public
 from standfast.checkpoint import errors
 from standfast.checkpoint.settings import Settings
+from standfast.graph import twins
 from standfast.graph.cli.app import app
 
 PAGE: Final = Path(__file__).with_suffix(".md")
@@ -51,17 +53,17 @@ def _name(name: str) -> str:
 
 
 def _members(thing: type) -> Iterator[str]:
-    """The public methods and properties that this project wrote, each with the first sentence about it."""
+    """The public methods and properties that this project wrote, each with all that it says of itself."""
     homes = [one for one in thing.__mro__ if one.__module__.startswith("standfast.")]
     names = {name: home for home in reversed(homes) for name in vars(home) if not name.startswith("_")}
     for name, home in sorted(names.items()):
         member = inspect.getattr_static(home, name)
         member = member.__func__ if isinstance(member, staticmethod | classmethod) else member
         if isinstance(member, property):
-            yield f"`{name}`: {_first(member)}"
-        elif inspect.isfunction(member) and member.__doc__ and not member.__doc__.startswith("Blocking twin"):
+            yield f"`{name}`: {_inside(member)}"
+        elif inspect.isfunction(member) and member.__doc__ and member.__module__ != twins.__name__:
             how = "await " if inspect.iscoroutinefunction(member) else ""
-            yield f"`{how}{name}{_arguments(member)}`: {_told(member)}"
+            yield f"`{how}{name}{_arguments(member)}`: {_inside(member)}"
 
 
 def _code(name: str, thing: Any) -> str:
@@ -93,14 +95,13 @@ def _doc(thing: Any) -> str:
     return (inspect.getdoc(thing) or "") + "\n"
 
 
+def _inside(thing: Any) -> str:
+    """The documentation of an item of a list."""
+    return textwrap.indent(inspect.getdoc(thing) or "", "  ").strip()
+
+
 def _first(thing: Any) -> str:
     return (inspect.getdoc(thing) or "").split("\n\n")[0].replace("\n", " ")
-
-
-def _told(thing: Any) -> str:
-    """The first sentences about it; or all, if they tell of options."""
-    doc = inspect.getdoc(thing) or ""
-    return doc.replace("\n", "\n  ") if "\n- " in doc else _first(thing)
 
 
 def _errors() -> str:

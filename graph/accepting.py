@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final, Self, get_args
+from typing import Any, Final, TypedDict, get_args
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.budget import Budget
@@ -64,15 +64,28 @@ class Options:
     budget: Budget | None = None
     priority: int = 0
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """Options by their names. Raises `UsageError` for one that there is not."""
-        known = [one.name for one in fields(cls)]
-        for name in given:
-            if name not in known:
-                hint = "of LangGraph's config only the thread's id is needed, as thread_id=...; " * (name == "config")
-                raise errors.UsageError(f"there is no option {name!r}; {hint}there are {', '.join(known)}")
-        return cls(**given)
+
+class RepeatedOptions(TypedDict, total=False):
+    """What can be said of a request that is made again and again."""
+
+    as_: Principal | None
+    token: str | None
+    documents: Sequence[str | Path] | None
+    context: Any
+    model: str | None
+    reports_dir: str | Path | None
+    report: OnFile | None
+
+
+class RequestOptions(RepeatedOptions, total=False):
+    """`Options` as keyword arguments."""
+
+    thread_id: object
+    client_key: str | None
+    on_busy: OnBusy
+    deadline: Deadline | None
+    budget: Budget | None
+    priority: int
 
 
 def principal_of(given: Principal | None) -> Principal:

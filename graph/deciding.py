@@ -124,9 +124,11 @@ async def answer(
     policy: ApprovalPolicy,
     as_: Principal,
 ) -> None:
-    """Record an answer to the one open question, or a map of question ids to answers."""
+    """Record an answer to the one open question, or a map of questions, or their ids, to answers."""
     if isinstance(given, Command):
         given = given.resume
+    if isinstance(given, Mapping):
+        given = {key.id if isinstance(key, Wait) else key: value for key, value in given.items()}
     known = {one.id: one for one in await _questions(store, thread_id)}
     if isinstance(given, Mapping) and given and given.keys() <= known.keys():
         # Also of questions that have been answered: a map that came second must not count as the answer of another.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from langchain_core.messages import HumanMessage
+from langgraph.types import Command
 
 from standfast.checkpoint import errors
 from standfast.nodes.state import request_id
@@ -76,6 +77,7 @@ def graph_input(request: object, run_id: str, *, takes_messages: bool) -> Any:
         return {"messages": [HumanMessage(text_of(request, "request"), id=request_id(run_id))]}
     if isinstance(request, Mapping):
         return dict(request)
+    carried_on = "; what carries a thread on, or answers it, is resume" if isinstance(request, Command | None) else ""
     raise errors.InvalidRequest(
-        f"a request is text or a mapping of the graph's state fields, not {type(request).__name__}"
+        f"a request is text or a mapping of the graph's state fields, not {type(request).__name__}{carried_on}"
     )

@@ -35,8 +35,8 @@ from standfast.graph.control import DriveControl
 from standfast.graph.door import graph_input
 from standfast.graph.due import Ask, Done, Due, Go
 from standfast.graph.events import event_of
+from standfast.graph.failing import Failures
 from standfast.graph.model_tokens import ModelTokens
-from standfast.graph.origin import origin_of
 from standfast.graph.parts import Mode, Parts
 from standfast.graph.recorder import OnEvent, Recorder
 from standfast.graph.result import Result, read_result
@@ -130,6 +130,7 @@ class Driver:
             "recursion_limit": step_limit,
         }
         self._callbacks = [ModelTokens(self._events.add)] if stream_models else []
+        self._failures = Failures()
         self._began: dict[str, float] = {}
         self._spans: dict[str, Span] = {}
         self._cancelled = lease.cancel_requested
@@ -266,8 +267,10 @@ class Driver:
                 if not namespace:
                     heard.values = part if isinstance(part, dict) else {"output": part}
                 return
-            if mode == "tasks" and not namespace and part.get("interrupts"):
-                heard.questions.extend(part["interrupts"])
+            if mode == "tasks":
+                self._failures.hear(namespace, part)
+                if not namespace and part.get("interrupts"):
+                    heard.questions.extend(part["interrupts"])
             event = event_of(namespace, mode, part)
             if event is not None:
                 self._events.add(*self._timed(*event))
@@ -350,8 +353,7 @@ class Driver:
 
     async def _failed(self, error: Exception) -> Result:
         await self._saver.aflush()
-        origin = origin_of(error)
-        reason = f"{type(error).__name__}: {error}" + (f" ({origin})" if origin else "")
+        reason = self._failures.reason(error)
         if isinstance(error, GraphRecursionError):
             reason = f"the limit of {self._config['recursion_limit']} steps is reached; resume it to go on"
         return await self._end(Status.NEEDS_ATTENTION, reason=reason, error=error)

@@ -21,13 +21,18 @@ _PAGE: Final = 500
 
 @dataclass(frozen=True)
 class Drive:
-    """One drive of a run, under the lease of `epoch`. `until` is the last thing that was heard of it."""
+    """One drive of a run, under the lease of `epoch`. `until` is the last thing that was heard of it.
+
+    Of one that ended its run, `status` and `reason` say how.
+    """
 
     run_id: str
     epoch: int
     since: datetime
     until: datetime
     end: End
+    status: str | None = None
+    reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,8 @@ def drives_of(run_id: str, events: Iterable[RunEvent]) -> Drives:
             drives.append(Drive(run_id, event.epoch, event.at, event.at, "open"))
         until = max(drives[-1].until, event.at)
         drives[-1] = replace(drives[-1], until=until, end=_ENDS.get(event.kind, "open"))
+        if event.kind == "run_end":
+            drives[-1] = replace(drives[-1], status=event.data["status"], reason=event.data["reason"])
         if event.kind == "step_begin":
             begun[event.epoch, event.task] = len(spans)
             spans.append(Span(run_id, event.epoch, event.path, event.task, event.at, None))

@@ -183,7 +183,7 @@ class Due:
                 wait,
                 id=wait.id if parked else f"{question.id}/{position}",
                 kind=one["kind"],
-                request=None,
+                request=one.get("request"),
                 position=position,
                 quorum=described["quorum"],
                 name=one["name"],

@@ -5,11 +5,15 @@ Invariant: what a reader sees depends on the run's stored events and on the numb
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.lease import holder_of
 from standfast.checkpoint.listener import Listener
 from standfast.checkpoint.run_events import RunEvent
 from standfast.checkpoint.store import Store
@@ -17,6 +21,8 @@ from standfast.checkpoint.threads import Status, Thread
 
 _PAGE: Final = 200  # commits
 _RESTING: Final = frozenset({Status.WAITING, Status.NEEDS_ATTENTION})
+_QUICK: Final = 1.0  # seconds of waiting that nobody is told of
+_LOG = logging.getLogger("standfast.following")
 
 
 async def follow_to_end(
@@ -38,6 +44,41 @@ async def follow_to_end(
                 if known.due and ours(known):
                     return True
             await listener.wait(thread_id, seen, polling=ours is not None)  # a lease that runs out is not told of
+
+
+@asynccontextmanager
+async def told_of_waiting(store: Store, thread_id: str, *, lease_seconds: float) -> AsyncIterator[None]:
+    """Log whom the caller waits for inside, if it takes longer than a moment; a warning if he seems to be dead."""
+    telling = asyncio.create_task(_tell_of_waiting(store, thread_id, lease_seconds))
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.wait([telling])
+
+
+async def _tell_of_waiting(store: Store, thread_id: str, lease_seconds: float) -> None:
+    told = False
+    while True:
+        await asyncio.sleep(_QUICK)
+        held = await holder_of(store.database, thread_id)
+        if held is None:
+            continue
+        until = f"{held.expires_at.astimezone():%H:%M:%S}"
+        # Whoever lives renews his lease when a third of it is over.
+        if held.seconds_left < lease_seconds / 2:
+            _LOG.warning(
+                "thread %r is driven by %s, which has not renewed its lease and may be dead: then this process carries "
+                "the thread on after %s. If you know that it is dead, `standfast release %s --yes` ends the lease now",
+                thread_id,
+                held.worker,
+                until,
+                thread_id,
+            )
+            return
+        if not told:
+            _LOG.info("thread %r is driven by %s, lease until %s; following it", thread_id, held.worker, until)
+            told = True
 
 
 async def follow_events(

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from langchain_core.messages import AIMessage, AnyMessage
 from langchain_core.messages.ai import UsageMetadata, add_usage
 
+from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status
 from standfast.checkpoint.waits import Wait
+from standfast.graph.awaited import short
 from standfast.graph.visible import shortened
 
 
@@ -22,8 +24,9 @@ class Result(Shown):
     """How a run stands. `values` is the graph's output, `outcome` its field of that name, if it has one.
 
     `waiting` for people: `approvals` and `questions` say for what; `waits` are those for times, events, children and
-    completions. `needs_attention` and `failed`: `reason` says why. `error` is the exception behind it, in the process
-    that saw it only.
+    completions (`kind`, `name`, `until`; of an event, `request` has the match). `needs_attention` and `failed`, also
+    of a node that raised: `reason` says why, and `raise_for_status` raises it. `error` is the exception behind it, in
+    the process that saw it only.
     """
 
     thread_id: str
@@ -52,6 +55,19 @@ class Result(Shown):
                 total = add_usage(total, message.usage_metadata)
         return total
 
+    def raise_for_status(self) -> Self:
+        """Raise `RunFailed` if the run has failed, was cancelled or needs attention; else return this.
+
+        Its cause is `error`, if this process saw it. A run that waits, or is still to be driven, is no failure.
+        """
+        if self.status in (Status.FAILED, Status.CANCELLED, Status.NEEDS_ATTENTION):
+            why = f": {self.reason}" if self.reason else ""
+            ended = "needs attention" if self.status is Status.NEEDS_ATTENTION else f"is {self.status}"
+            raise errors.RunFailed(
+                f"the run of thread {self.thread_id!r} {ended}{why}", thread_id=self.thread_id, result=self
+            ) from self.error
+        return self
+
     def __repr__(self) -> str:
         parts = [f"{self.status.upper()} thread {self.thread_id!r}"]
         if self.reason:
@@ -71,7 +87,8 @@ def waiting_for(wait: Wait) -> str:
     """What is waited for, and until when, in a few words."""
     name = f" {wait.name!r}" if wait.name else ""
     until = f" until {wait.until.astimezone():%Y-%m-%d %H:%M:%S %Z}" if wait.until else ""
-    return f"waits for {'an' if wait.kind == 'event' else 'a'} {wait.kind}{name}{until}"
+    match = f" with {short(wait.request['match'])}" if wait.kind == "event" and wait.request else ""
+    return f"waits for {'an' if wait.kind == 'event' else 'a'} {wait.kind}{name}{match}{until}"
 
 
 async def read_result(store: Store, thread_id: str, values: Mapping[str, Any], *, run_id: str | None = None) -> Result:

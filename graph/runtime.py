@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from langgraph.graph.state import CompiledStateGraph, StateGraph
 from langgraph.runtime import RunControl
@@ -21,6 +21,7 @@ from langgraph.types import Command
 from standfast.checkpoint import errors
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.database import describe
 from standfast.checkpoint.fleet import Fleet
 from standfast.checkpoint.lease import Lease, LeaseKeeper, claim, leave, release
 from standfast.checkpoint.listener import Listener
@@ -31,16 +32,16 @@ from standfast.checkpoint.settings import Settings
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.checkpoint.threads import NewRun, Run, Status
-from standfast.graph import deciding
-from standfast.graph.accepting import GraphSpec, Options, new_run
-from standfast.graph.answers import Said
+from standfast.graph.accepting import GraphSpec, Options, RequestOptions, new_run
+from standfast.graph.answering import Answering, decision_said
 from standfast.graph.builder import asks_named_model, registry_of
 from standfast.graph.changed import Graph, fingerprint
 from standfast.graph.deployed import Deployed
 from standfast.graph.door import thread_id_of
 from standfast.graph.driver import Driver
 from standfast.graph.emitting import Emitting
-from standfast.graph.following import follow_events, follow_to_end
+from standfast.graph.following import follow_events, follow_to_end, told_of_waiting
+from standfast.graph.guarding import guarded
 from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.keeping import Keeping
 from standfast.graph.looking import Looking
@@ -52,11 +53,11 @@ from standfast.graph.recorder import OnEvent
 from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
 from standfast.graph.retention import Pruning
-from standfast.graph.rows import Rows
 from standfast.graph.scheduling import Scheduling
+from standfast.graph.signatures import takes
 from standfast.graph.steering import Steering
 from standfast.graph.time_travel import TimeTravel, graph_over
-from standfast.graph.worker import Worker, WorkerOptions
+from standfast.graph.worker import Worker, WorkerOptions, WorkerSettings
 from standfast.tools.approval_policy import ApprovalPolicy
 from standfast.tools.authenticators import Authenticator
 from standfast.tools.channels import Channel, configured_channels
@@ -70,28 +71,14 @@ class _Unset:
         return "UNSET"
 
 
+CLOSED: Final = "the runtime is not open; use it inside `with` or `async with`, or call open() or (async) aopen() first"
 UNSET: Final = _Unset()  # None, False, '' and [] are answers
 
 
-class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, Steering, Scheduling, Pruning):
-    """A durable runtime for one graph. Use it with `async with`, on one event loop.
-
-    `graph`: any `StateGraph`, ours or your own, compiled or not. `database_url`: Postgres 15 or newer; without
-    it `STANDFAST_DATABASE_URL`, and without that the embedded server. `name` and `version` are kept with each
-    thread: it is driven by code of the same name only. Code of another version drives it if its graph has the same
-    nodes, edges and fields, or if `takes_over` names the thread's version, as {"1"}; else it is refused with
-    `GraphChanged`. Workers come for the threads of their own version and of those that they take over. `registry`
-    names the types that state may hold beside the built-in ones; those that the graph's schema reaches must be in it.
-    `model`: for the built-in agent, such as `openai:NAME`. `step_limit` bounds the steps of one drive. With
-    `stream_models` the models that nodes call by themselves stream their answers into the run's events, as the
-    built-in agent's do without it. `authenticator` establishes from a `token` who acts: an `OIDC`, or an async
-    function of your own; without it, that of the environment. With one, vouched names are refused unless
-    `accept_vouched`. `channels` take the messages that any run of this database sends from now on, as
-    long as a worker, or `adispatch`, serves them; by default a webhook, if the settings name one. `policy`: who
-    decides about which calls, or the YAML or TOML file that says so; it is checked here against the graph's
-    operations; without it `STANDFAST_POLICY_FILE`. Times are in seconds. Raises the `ConfigurationError`s,
-    `InvalidPolicy` here and the others when it is entered.
-    """
+class AsyncRuntime(
+    Answering, TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, Steering, Scheduling, Pruning
+):
+    """The async methods of `Runtime`, whose documentation tells the arguments."""
 
     def __init__(
         self,
@@ -131,7 +118,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         builder = graph.builder if isinstance(graph, CompiledStateGraph) else graph
         self._operations = registry_of(builder)
         self._asks_named_model = asks_named_model(builder)
-        self._graph: Graph = graph if isinstance(graph, CompiledStateGraph) else graph.compile()
+        self._graph = guarded(graph if isinstance(graph, CompiledStateGraph) else graph.compile())
         for schema in (builder.state_schema, builder.input_schema, builder.output_schema):
             self._types.require(schema, where=f"the state of graph {name!r}")
         self._fingerprint = fingerprint(self._graph)
@@ -166,9 +153,9 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         self._opened = Store.over(store.database, self._types, settings=self._settings), keeper, listener
 
     def __repr__(self) -> str:
-        where = "the embedded database" if self.embedded else "a database of its own"
-        how = "not open" if self._opened is None else f"open on {where}"
-        return f"<{type(self).__name__} of graph {self.name!r}, version {self.version}, {how}>"
+        where = "embedded" if self._url is None else describe(self._url)
+        state = "not open" if self._opened is None else "open"
+        return f"<Runtime {self.name!r} version {self.version!r}, {where}, {state}>"
 
     @property
     def lease_seconds(self) -> float:
@@ -193,7 +180,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
     @property
     def _parts(self) -> tuple[Store, LeaseKeeper, Listener]:
         if self._opened is None:
-            raise errors.RuntimeClosed("the runtime is not open; use it inside `with` or `async with`, or call open()")
+            raise errors.RuntimeClosed(CLOSED)
         return self._opened
 
     @property
@@ -221,7 +208,10 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
 
     # -- accepting and driving
 
-    async def ainvoke(self, request: Any, *, on_event: OnEvent | None = None, **options: Any) -> Result:
+    @takes(RequestOptions, like=Options)
+    async def ainvoke(
+        self, request: Any, *, on_event: OnEvent | None = None, **options: Unpack[RequestOptions]
+    ) -> Result:
         """Accept a request and drive it until it ends or waits.
 
         `request` is text, or a mapping of the graph's state fields. `on_event` hears of the run's events as soon
@@ -241,7 +231,7 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
 
         Raises `InvalidRequest`, `ThreadBusy`, `ClientKeyConflict`, `OtherTenant`, `ModelNotConfigured`.
         """
-        run, lease = await self._accept(request, Options.of(options), lease_seconds=self._lease_seconds)
+        run, lease = await self._accept(request, Options(**options), lease_seconds=self._lease_seconds)
         reach("run.accepted")
         if lease is None:
             return await self._follow(run.thread_id, run.id, on_event)
@@ -259,9 +249,10 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
     async def _new_run(self, request: Any, options: Options) -> NewRun:
         return await new_run(self.store, self._spec, self._settings, request, options)
 
-    async def asubmit(self, request: Any, **options: Any) -> Result:
+    @takes(RequestOptions, like=Options)
+    async def asubmit(self, request: Any, **options: Unpack[RequestOptions]) -> Result:
         """Accept a request as `ainvoke` does and drive nothing: workers do, or `aresume` in any process."""
-        run, _ = await self._accept(request, Options.of(options))
+        run, _ = await self._accept(request, Options(**options))
         reach("run.accepted")
         return Result(run.thread_id, run.id, Status.QUEUED if run.state in ("open", "queued") else Status(run.state))
 
@@ -293,8 +284,14 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         async for event in follow_events(store, listener, thread, run, after=after):
             yield event
 
+    @takes(RequestOptions, like=Options)
     async def astream_parts(
-        self, request: Any, *, stream_mode: Mode | Sequence[Mode] = "values", subgraphs: bool = False, **options: Any
+        self,
+        request: Any,
+        *,
+        stream_mode: Mode | Sequence[Mode] = "values",
+        subgraphs: bool = False,
+        **options: Unpack[RequestOptions],
     ) -> AsyncIterator[Any]:
         """Drive a thread here and yield LangGraph's parts, in the shapes of LangGraph's `astream`.
 
@@ -310,7 +307,11 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
             raise errors.InvalidRequest("the mode messages needs Runtime(..., stream_models=True)")
         if request is None or (isinstance(request, Command) and request.resume is not None):
             answer = UNSET if request is None else request
-            drive = self.aresume(options.pop("thread_id", None), answer, on_event=parts, **options)
+            unfit = sorted(options.keys() - {"thread_id", "as_", "token"})
+            if unfit:
+                raise errors.WrongArguments(f"{', '.join(unfit)}: these belong to a new request, not to one carried on")
+            who: Any = {name: options.get(name) for name in ("as_", "token")}
+            drive = self.aresume(options.get("thread_id"), answer, on_event=parts, **who)
         else:
             drive = self.ainvoke(request, on_event=parts, **options)
         async for part in self._listened.follow(drive, parts):
@@ -321,13 +322,13 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         thread_id: object,
         answer: Any = UNSET,
         *,
-        approve: str | Approval | None = None,
-        reject: str | Approval | None = None,
-        edit: str | Approval | None = None,
+        approve: Approval | str | None = None,
+        reject: Approval | str | None = None,
+        edit: Approval | str | None = None,
         changes: Mapping[str, Any] | None = None,
-        respond: str | Approval | None = None,
+        respond: Approval | str | None = None,
         response: Any = None,
-        withdraw: str | Approval | None = None,
+        withdraw: Approval | str | None = None,
         reason: str | None = None,
         as_: Principal | None = None,
         token: str | None = None,
@@ -338,42 +339,30 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
 
         Without one: what is due is driven; a waiting thread is returned unchanged, a finished one with its end,
         one that another process drives is followed. `answer` answers the one open question, or is a map of
-        question ids to answers, or `Command(resume=...)`. `approve`, `reject` (with `reason`), `edit` (with
+        questions, or their ids, to answers, or `Command(resume=...)`. `approve`, `reject` (with `reason`), `edit` (with
         `changes`, a mapping of arguments), `respond` (with `response`, which the agent gets in the tool's place)
-        and `withdraw` (before the grant is used) take an approval or its id. `as_` or `token` say whose answer it
+        and `withdraw` (before the grant is used) take an approval's id; or the approval itself, and then refuse with
+        `DigestMismatch` if what it shows is not what is open now. `as_` or `token` say whose answer it
         is, who must be of the thread's tenant. It is committed first and stands, whoever drives. Raises
         `UnknownThread`, `OtherTenant`, `UnknownApproval`,
         `NotAuthenticated`, `NotPermitted`, `AlreadyDecided`, `ApprovalExpired`, `DigestMismatch`, `NothingToAnswer`,
         `AmbiguousAnswer`, `InvalidRequest`, `GraphChanged`.
         """
         thread = thread_id_of(thread_id)
-        decisions = (
-            (approve, Said("approve", reason)),
-            (reject, Said("reject", reason)),
-            (edit, Said("edit", reason, changes=changes or {})),
-            (respond, Said("respond", reason, response=response)),
-            (withdraw, Said("withdraw", reason)),
-        )
-        given = [(one, said) for one, said in decisions if one is not None]
+        verbs = {"approve": approve, "reject": reject, "edit": edit, "respond": respond, "withdraw": withdraw}
+        given = [(verb, of) for verb, of in verbs.items() if of is not None]
         if len(given) + (not isinstance(answer, _Unset)) > 1:
             raise errors.InvalidRequest("give one of answer, approve, reject, edit, respond and withdraw")
+        said = decision_said(given, reason=reason, changes=changes, response=response)
         await self.store.threads.get(thread)
         who: Any = {"as_": as_, "token": token}
-        if given:
-            [(approval, said)] = given
-            identifier, seen = (approval.id, approval.digest) if isinstance(approval, Approval) else (approval, None)
-            await self.adecide(identifier, said, thread_id=thread, seen_digest=seen, **who)
+        if said is not None:
+            await self.adecide(said.approval_id, said.said, thread_id=thread, seen_digest=said.seen_digest, **who)
         elif not isinstance(answer, _Unset):
             await self.aanswer(thread, answer, **who)
         elif as_ is not None or token is not None:
             await self._admit(thread, **who)
         return await self.acarry_on(thread, on_event=on_event, follow=follow)
-
-    async def _admit(self, thread_id: str, *, as_: Principal | None, token: str | None) -> None:
-        """Refuse whoever has no business with the thread. Raises `NotAuthenticated` and `OtherTenant`."""
-        async with audited(self.store, Attempted(thread_id=thread_id)) as attempted:
-            attempted.by = who = await self.aprincipal(as_, token=token)
-            deciding.require_tenant(await self.store.threads.get(thread_id), who)
 
     async def acarry_on(self, thread_id: str, *, on_event: OnEvent | None = None, follow: bool = True) -> Result:
         """Drive what is due on a thread, or follow whoever does. Raises `GraphChanged` and `GraphNotServed`."""
@@ -426,7 +415,8 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
                         thread_id=thread,
                         run_id=asked.run_id,
                     ) from held
-                await follow_to_end(store, listener, thread, asked.run_id, ours=lambda _: True)
+                async with told_of_waiting(store, thread, lease_seconds=self._lease_seconds):
+                    await follow_to_end(store, listener, thread, asked.run_id, ours=lambda _: True)
             state, reason = await store.threads.standing(thread, asked.run_id)
             if state in FINAL:
                 return Result(thread, asked.run_id, Status(state), reason=reason)
@@ -497,10 +487,16 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
             name=self.name,
         )
 
-    async def awork(self, *, stop: asyncio.Event | None = None, **options: Any) -> None:
+    @takes(WorkerSettings, like=WorkerOptions)
+    async def awork(self, *, stop: asyncio.Event | None = None, **options: Unpack[WorkerSettings]) -> None:
         """Serve this graph in this process, as `standfast worker` does, until `stop` is set or this is cancelled.
 
-        Both drain: the steps under way finish, their threads stay due. `options` are those of `WorkerOptions`.
+        Both drain: the steps under way finish, their threads stay due. Options:
+
+        - `concurrency`: drives at a time.
+        - `grace`: seconds for the steps under way at a stop.
+        - `name`: for people; worker processes of one name are told apart.
+        - `health_file` is touched, and `health_port` answers 200 to HTTP, as long as the database can be reached.
         """
         await Worker([self], WorkerOptions(**options), stop=stop).run()
 
@@ -508,7 +504,8 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
         """Wait until another process's drive ends or waits; carry on if it dies, or if the run's turn comes."""
         store, _, listener = self._parts
         while True:
-            by_us = await follow_to_end(store, listener, thread_id, run_id, ours=self.deployed.drives)
+            async with told_of_waiting(store, thread_id, lease_seconds=self._lease_seconds):
+                by_us = await follow_to_end(store, listener, thread_id, run_id, ours=self.deployed.drives)
             if not by_us:
                 result = await self._as_it_is(thread_id, run_id)
                 if result.status is Status.QUEUED:  # it rested, and what it waited for has come in between
@@ -525,69 +522,6 @@ class AsyncRuntime(TimeTravel, Looking, Operators, Outgoing, Keeping, Emitting, 
     async def _as_it_is(self, thread_id: str, run_id: str | None = None) -> Result:
         state = await self.astate(thread_id, whole=True)
         return await read_result(self.store, thread_id, state.values, run_id=run_id)
-
-    # -- deciding, answering, telling
-
-    async def aprincipal(self, as_: Principal | None = None, *, token: str | None = None) -> Principal:
-        """Who acts, as this runtime believes it, with the groups that the database knows him in.
-
-        Raises `NotAuthenticated` and `AuthenticatorUnavailable`.
-        """
-        who = await self.identity.who(as_, token)
-        return replace(who, groups=who.groups | await self.store.groups.of(who.name, tenant=who.tenant))
-
-    async def adecide(
-        self,
-        approval_id: str,
-        said: Said,
-        *,
-        as_: Principal | None = None,
-        token: str | None = None,
-        thread_id: str | None = None,
-        seen_digest: str | None = None,
-    ) -> Approval:
-        """Record a decision; nothing is driven. `seen_digest` is of what the decider saw, by default of now.
-
-        An edit says all arguments, or changes to the proposed ones; it counts as the editor's approval of the result.
-        """
-        async with audited(self.store, Attempted(approval_id, decision=said.verb, digest=seen_digest)) as attempted:
-            attempted.by = who = await self.aprincipal(as_, token=token)
-            return await deciding.decide(
-                self.store,
-                self._operations,
-                approval_id,
-                said,
-                policy=self.policy,
-                as_=who,
-                thread_id=thread_id,
-                seen_digest=seen_digest,
-            )
-
-    async def aanswer(
-        self, thread_id: object, answer: Any, *, as_: Principal | None = None, token: str | None = None
-    ) -> None:
-        """Record an answer as `aresume` does; nothing is driven, unless a driver died before it wrote its question."""
-        thread = thread_id_of(thread_id)
-        async with audited(self.store, Attempted(thread_id=thread)) as attempted:
-            attempted.by = who = await self.aprincipal(as_, token=token)
-            known = await self.store.threads.get(thread)
-            deciding.require_tenant(known, who)
-            if known.status is Status.QUEUED:
-                await self.acarry_on(thread)
-            await deciding.answer(self.store, self._operations, thread, answer, policy=self.policy, as_=who)
-
-    # -- looking
-
-    async def aapprovals(
-        self, *, thread_id: object = None, state: str | None = "open", limit: int | None = 100
-    ) -> list[Approval]:
-        """Approvals, newest first, at most `limit` of them (None: all); by default those that can be decided.
-
-        `policy_changed` says of those that can still be used whether their rules are others now.
-        """
-        thread = None if thread_id is None else thread_id_of(thread_id)
-        found = await self.store.approvals.list(thread_id=thread, state=state, limit=limit)
-        return Rows(Approval, [deciding.as_of_now(one, self._operations, self.policy) for one in found])
 
     def _over(self, saver: LeasedSaver) -> Graph:
         return graph_over(self._graph, saver)

@@ -10,17 +10,18 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Final, get_args
+from typing import Any, Final, Unpack, get_args
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.budget import Budget
 from standfast.checkpoint.schedules import CatchUp, Overlap, Schedule, Verdict
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import NewRun
-from standfast.graph.accepting import Options
+from standfast.graph.accepting import Options, RepeatedOptions
 from standfast.graph.door import graph_input
 from standfast.graph.result import Result
 from standfast.graph.rows import Rows
+from standfast.graph.signatures import takes
 from standfast.tools.cron import Cron
 from standfast.tools.principals import Principal
 
@@ -46,6 +47,7 @@ class Scheduling:
         """The run to be accepted, of somebody who is known."""
         raise NotImplementedError
 
+    @takes(RepeatedOptions, like=Options)
     async def aadd_schedule(
         self,
         name: str,
@@ -58,7 +60,7 @@ class Scheduling:
         deadline: float | timedelta | None = None,
         budget: Budget | None = None,
         priority: int = 0,
-        **options: Any,
+        **options: Unpack[RepeatedOptions],
     ) -> Schedule:
         """Submit a request to this graph at every time of `cron` (five fields), each as a new thread NAME-TIME.
 
@@ -66,7 +68,8 @@ class Scheduling:
         says what becomes of a time while an earlier run is unfinished: `skip` it, or `queue` it behind that one. At a
         change of the clocks see `standfast.tools.cron`. `deadline` is seconds, or a timedelta, from the submission of
         each run on, its time in the queue included; each run has a `budget` of its own, and `priority`. Options:
-        `as_`, `token`, `documents`, `context`, `model`, `reports_dir`, as for `ainvoke`. Raises `InvalidRequest`.
+        `as_`, `token`, `documents`, `context`, `model`, `reports_dir`, `report`, as for `ainvoke`. Raises
+        `InvalidRequest`.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise errors.InvalidRequest(
@@ -76,17 +79,14 @@ class Scheduling:
             raise errors.InvalidRequest(
                 f"catch_up is skip, last or all, and overlap is skip or queue, not {catch_up!r} and {overlap!r}"
             )
-        unfit = options.keys() - {"as_", "token", "documents", "context", "model", "reports_dir", "report"}
-        if unfit:
-            raise errors.InvalidRequest(f"a schedule does not take {', '.join(sorted(unfit))}")
         if isinstance(deadline, datetime):
             raise errors.InvalidRequest(
                 "a schedule's deadline is seconds or a timedelta, from each run's submission on"
             )
         times = Cron(cron, timezone)
-        who = await self.aprincipal(options.pop("as_", None), token=options.pop("token", None))
-        options |= {"deadline": deadline, "budget": budget, "priority": priority}
-        new = await self._new_run(request, Options(as_=who, **options))
+        said = Options(**options, deadline=deadline, budget=budget, priority=priority)
+        who = await self.aprincipal(said.as_, token=said.token)
+        new = await self._new_run(request, replace(said, as_=who, token=None))
         schedule = Schedule(
             tenant=new.tenant,
             name=name,

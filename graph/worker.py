@@ -14,7 +14,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Coroutine, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypedDict, TypeVar
 
 from langgraph.runtime import RunControl
 
@@ -57,6 +57,16 @@ class WorkerOptions:
     name: str | None = None
     health_file: Path | None = None
     health_port: int | None = None
+
+
+class WorkerSettings(TypedDict, total=False):
+    """`WorkerOptions` as keyword arguments."""
+
+    concurrency: int
+    grace: float
+    name: str | None
+    health_file: Path | None
+    health_port: int | None
 
 
 class Served(Protocol):

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
@@ -39,6 +40,8 @@ _STARTABLE: Final = frozenset({"planned", "executing"})
 _REPEATABLE: Final = frozenset({"waiting", "unknown"})  # an attempt whose end nobody knows is made again
 _SHORTEST: Final = 0.005  # seconds of sleep: what is left of a delay may be next to nothing
 
+_QUICK: Final = 1.0  # seconds of waiting that nobody is told of
+_LOG = logging.getLogger("standfast.ledger")
 _TOO_LATE: Final = "the deadline of its attempts had passed before this one"
 
 
@@ -147,6 +150,10 @@ class Ledger:
             elif isinstance(outcome, Again):
                 if self.parks and outcome.delay > policy.retry.park_over:
                     raise Later
+                if outcome.delay > _QUICK:
+                    _LOG.info(
+                        "%s of thread %r can be attempted in %.0f s", call.name, self._lease.thread_id, outcome.delay
+                    )
                 # Slept by our clock, begun by the database's: what is left then is slept again.
                 await asyncio.sleep(max(outcome.delay, _SHORTEST))
 

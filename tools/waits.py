@@ -178,7 +178,8 @@ def _described(wait: AnyWait, now: datetime) -> dict[str, Any]:
     latest = None if wait.timeout is None else _later(now, wait.timeout)
     if isinstance(wait, ChildWait):
         return {"kind": "child", "name": wait.child.thread_id, "match": None, "until": latest}
-    return {"kind": "event", "name": wait.name, "match": match_digest(wait.match), "until": latest}
+    request = None if wait.match is None else {"match": wait.match}  # for people: what is compared is the digest
+    return {"kind": "event", "name": wait.name, "match": match_digest(wait.match), "until": latest, "request": request}
 
 
 def _later(now: datetime, by: timedelta) -> datetime:

@@ -9,7 +9,9 @@ select id, graph, version, run_id::text, holder, epoch, head, crashes, cancel_re
   from claim_next_1(%(graphs)s, %(holders)s, %(worker)s, %(seconds)s, %(again)s)
 
 -- name: leased
-select lease_worker, lease_expires_at from threads where id = %(thread)s
+select lease_worker, lease_expires_at,
+       extract(epoch from lease_expires_at - standfast.now())::float8 as seconds_left
+from threads where id = %(thread)s
 
 -- name: terminate_blockers
 -- Who holds the row, not who waits for it as we do: a queue of claims is as long as its first holder is stalled.

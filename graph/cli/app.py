@@ -30,6 +30,7 @@ from standfast.graph.cli.options import (
     token_file,
 )
 from standfast.graph.cli.output import note, prepare_streams
+from standfast.graph.cli.panels import Panels
 from standfast.graph.cli.steering import limits, schedules
 from standfast.graph.cli.travel import travel
 from standfast.graph.cli.trusting import audit, groups
@@ -38,6 +39,7 @@ Verb = Literal["approve", "reject", "respond", "withdraw"]
 
 app: Final = typer.Typer(
     name="standfast",
+    cls=Panels,
     help="Agents that carry on after any crash, and ask a person before they act.",
     invoke_without_command=True,
     add_completion=False,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Final
 
 from standfast.graph.cli.output import note
 from standfast.graph.cli.progress import Progress
@@ -10,6 +13,7 @@ from standfast.graph.cli.session import Session
 from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 
+_WAITING: Final = ("standfast.following", "standfast.ledger")  # the logs that tell of waiting
 Drive = Callable[[AsyncRuntime, Progress], Awaitable[Result]]
 
 
@@ -20,11 +24,33 @@ def drive(session: Session, work: Drive, progress: Progress, *, thread_id: str) 
         return await work(runtime, progress)
 
     try:
-        with progress:
+        with progress, _waiting_told():
             return session.run(inside)
     except KeyboardInterrupt:
         note(f"\nStopped; what is finished is kept. To carry on: {session.line(f'resume {thread_id}')}")
         raise
+
+
+class _Told(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        note(f"{text[0].upper()}{text[1:]}.")
+
+
+@contextlib.contextmanager
+def _waiting_told() -> Iterator[None]:
+    """Whom and what the drive waits for is said on stderr."""
+    loggers = [(logging.getLogger(name), logging.getLogger(name).level) for name in _WAITING]
+    handler = _Told(logging.INFO)
+    for logger, _ in loggers:
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        for logger, level in loggers:
+            logger.removeHandler(handler)
+            logger.setLevel(level)
 
 
 def carry_on(session: Session, thread_id: str, *, follow: bool = True) -> Result:
@@ -47,11 +73,4 @@ async def take_graph_of(session: Session, runtime: AsyncRuntime, thread_id: str)
         note(
             f"Thread {thread_id} belongs to graph {thread.graph!r}, which is not loaded here: a process that has it "
             f"carries it on, if one is there (Ctrl-C stops only the waiting). To drive it here, add --graph {graph}"
-        )
-        return
-    if thread.status == "running":
-        release = session.line(f"release {thread_id} --yes", with_graph=False)
-        note(
-            f"Thread {thread_id} is driven by {thread.worker}; following it. If that process is dead, it is carried "
-            f"on here when its lease has run out; {release} ends the lease at once."
         )

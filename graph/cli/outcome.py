@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
 from standfast.checkpoint import errors
+from standfast.checkpoint.waits import Wait
+from standfast.graph.awaited import awaited
 from standfast.graph.cli.approval import approval_json, show_approval, show_ways_to_answer
 from standfast.graph.cli.exits import code_of_status
 from standfast.graph.cli.output import note, say, say_json
@@ -46,8 +49,14 @@ def result_json(result: Result) -> dict[str, Any]:
         "outcome": result.outcome,
         "approvals": [approval_json(one) for one in result.approvals],
         "questions": [{"id": one.id, "node": one.node, "request": one.request} for one in result.questions],
+        "waits": [_wait_json(one) for one in result.waits],
         "usage": result.usage,
     }
+
+
+def _wait_json(wait: Wait) -> dict[str, Any]:
+    match = wait.request.get("match") if isinstance(wait.request, dict) else None
+    return {"kind": wait.kind, "name": wait.name, "match": match, "until": wait.until, "node": wait.node}
 
 
 def _show_end(result: Result) -> None:
@@ -76,9 +85,13 @@ def _show_open(session: Session, result: Result, *, asking: bool) -> None:
         say(f"\nThread {result.thread_id} asks (question {question.id}, at {question.node}):")
         say(question_text(question.request))
         say("\nTo answer: " + session.line(f'resume {result.thread_id} "..."'))
-    if not result.approvals and not result.questions:
-        line = session.line(f"show {result.thread_id}", with_graph=False)
-        say(f"Waiting for an event or a time: {line} says for what.")
+    for wait in result.waits:
+        say(f"Waiting for {awaited(wait)}, at {wait.node}.")
+        if wait.kind == "event":
+            match = (wait.request or {}).get("match")
+            matching = "" if match is None else f" --match {shlex.quote(json.dumps(match, ensure_ascii=False))}"
+            line = session.line(f"emit {shlex.quote(wait.name or '')} [JSON]{matching} --id ID", with_graph=False)
+            say(f"To emit it: {line}")
     if not asking:
         note(f"\nThread {result.thread_id} is waiting; it holds no process and no connection.")
 

@@ -13,7 +13,7 @@ from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.budget import Spent
 from standfast.checkpoint.operations import Attempt, Operation
 from standfast.checkpoint.threads import Run
-from standfast.checkpoint.waits import Wait
+from standfast.graph.awaited import awaited
 from standfast.graph.cli.approval import approval_json, show_approval, show_ways_to_answer
 from standfast.graph.cli.outcome import question_text
 from standfast.graph.cli.output import counted, local_time, say, shortened
@@ -49,7 +49,7 @@ def show_timeline(session: Session, timeline: Timeline) -> None:
             say(f"\nIt asks (question {wait.id}, since {local_time(wait.opened_at)}): {question_text(wait.request)}")
             say("To answer: " + session.line(f'resume {thread.id} "..."'))
         elif wait.state == "open" and wait.kind != "approval":
-            say(f"\nIt waits for {_awaited(wait)}.")
+            say(f"\nIt waits for {awaited(wait)}.")
 
 
 def timeline_json(timeline: Timeline) -> dict[str, Any]:
@@ -102,6 +102,9 @@ def _entries(timeline: Timeline) -> Iterator[_Entry]:
         if step.source == "loop" and step.nodes:
             names = ", ".join(name if count == 1 else f"{name} ({count})" for name, count in step.nodes.items())
             yield step.at, "step", f"{step.number}: {names}"
+    for drive in timeline.told.drives:
+        if drive.status == "needs_attention":
+            yield drive.until, "attention", f"{drive.reason or 'no reason was recorded'}"
     for one in timeline.operations:
         yield from _operation_entries(one, timeline.attempts.get(one.id, ()))
     for approval in timeline.approvals:
@@ -116,7 +119,7 @@ def _entries(timeline: Timeline) -> Iterator[_Entry]:
                 f"{wait.id} at {wait.node}, {ended}: {shortened(question_of(wait.request) or wait.request)}",
             )
         elif wait.kind != "approval":
-            yield wait.opened_at, "wait", f"{_awaited(wait)} at {wait.node}, {ended}"
+            yield wait.opened_at, "wait", f"{awaited(wait)} at {wait.node}, {ended}"
 
 
 def _run_entries(run: Run, timeline: Timeline) -> Iterator[_Entry]:
@@ -180,16 +183,6 @@ _DECIDED: Final = {
     "did_not_happen": "settled: it did not happen,",
     "abandon": "given up",
 }
-
-
-def _awaited(wait: Wait) -> str:
-    until = "" if wait.until is None else f" until {local_time(wait.until)}"
-    if wait.kind == "completion":
-        again = f"; it is looked at again at {local_time(wait.until)}" if wait.until else ""
-        return f"the end of operation {wait.name}{again}"
-    if wait.kind == "child":
-        return f"the end of thread {wait.name}{until}"
-    return f"event {wait.name!r}{until}" if wait.kind == "event" else f"its time{until}"
 
 
 def _request_of(run: Run) -> str:

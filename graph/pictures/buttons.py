@@ -50,7 +50,7 @@ def decide_here(runtime: Runtime, approval: Approval, *, as_: Principal | None =
 
     def decide(verb: str) -> None:
         approve.disabled = reject.disabled = True
-        said: dict[str, Any] = {verb: approval.id, "reason": reason.value or None, "as_": as_, "token": token}
+        said: dict[str, Any] = {verb: approval, "reason": reason.value or None, "as_": as_, "token": token}
 
         async def carry_on() -> None:
             try:

@@ -89,7 +89,7 @@ async def test_an_approval_itself_can_be_approved_as_it_was_seen(opened: Callabl
 
 async def test_an_option_that_there_is_not_is_refused_with_those_that_there_are(database_url: str) -> None:
     async with Runtime(graph_of(collect), database_url=database_url) as runtime:
-        with pytest.raises(errors.UsageError, match=r"no option 'config'.*thread_id=.*client_key"):
+        with pytest.raises(errors.UsageError, match=r"LangGraph's config; give thread_id='t' .*client_key"):
             await runtime.ainvoke({"order": 7}, config={"configurable": {"thread_id": "t"}})
 
 

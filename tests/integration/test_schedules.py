@@ -208,7 +208,7 @@ async def test_a_schedule_can_be_run_now_and_removed(runtime: Runtime, clock: Cl
 )
 async def test_a_schedule_that_is_none_is_refused(runtime: Runtime, wrong: dict[str, Any]) -> None:
     given: dict[str, Any] = {"name": "s", "cron": "0 * * * *", "request": {"text": "a"}, **wrong}
-    with pytest.raises(errors.InvalidRequest):
+    with pytest.raises((errors.InvalidRequest, errors.WrongArguments)):
         await runtime.aadd_schedule(**given)
     assert [] == await runtime.aschedules()
 

@@ -93,7 +93,9 @@ def test_a_thread_that_waits_for_an_event_says_for_which(cli: Any, tmp_path: Pat
     monkeypatch.setattr(sys, "path", [*sys.path])
     done = cli("run", '{"paid": "no"}', "--thread", "t", "--graph", "patient_agent:graph")
     assert done.code == 3, done.err
-    assert done.out.startswith("Waiting for an event or a time: standfast show t")
+    assert done.out.startswith(
+        "Waiting for event 'payment', at wait.\nTo emit it: standfast emit payment [JSON] --id ID"
+    )
     assert "It waits for event 'payment'" in cli("show", "t").out
     assert "payment" == cli("show", "t", "--json").json["waits"][0]["name"]
 
@@ -129,6 +131,7 @@ def test_the_doctor_names_what_is_broken_and_shows_no_password(
     cli_alone: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "reports").touch()
+    monkeypatch.setenv("STANDFAST_REPORTS_DIR", str(tmp_path / "reports"))
     monkeypatch.setenv("STANDFAST_DATABASE_URL", "postgresql://me:hunter2@127.0.0.1:1/db")
     monkeypatch.setenv("STANDFAST_MODEL", "gpt")
     monkeypatch.setenv("STANDFAST_REPORTS_DIR", str(tmp_path / "reports"))
@@ -136,6 +139,19 @@ def test_the_doctor_names_what_is_broken_and_shows_no_password(
     assert done.code == 1
     assert ["server", "model", "reports"] == re.findall(r"^broken  (\w+)", done.out, re.MULTILINE)
     assert "hunter2" not in done.out + done.err
+
+
+def test_the_doctor_notes_what_is_wrong_with_the_place_alone_and_settings_that_are_none(
+    cli: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "reports").touch()  # reports would go to ./reports
+    monkeypatch.setenv("STANDFAST_DATABASEURL", "postgresql://db.example/agents")
+    monkeypatch.setenv("STANDFAST_PG_BIN", "/usr/lib/postgresql/18/bin")
+    done = cli("doctor")
+    assert done.code == 0, done.out
+    assert ["settings", "reports"] == re.findall(r"^note  +(\w+)", done.out, re.MULTILINE)
+    assert "STANDFAST_DATABASEURL is no setting; STANDFAST_DATABASE_URL is" in done.out
 
 
 def test_migrate_makes_the_schema_once(cli_alone: Any, empty_database_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -198,7 +199,7 @@ def test_ones_own_graph_takes_fields_of_its_state(cli: Any, tmp_path: Path, monk
     assert "pat" == state["waits"][0]["answered_by"]
 
 
-def test_the_line_that_says_what_is_waited_for_can_be_typed(
+def test_a_command_and_show_say_the_same_of_what_is_waited_for(
     cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "sleeping_agent.py").write_text(
@@ -213,11 +214,10 @@ def test_the_line_that_says_what_is_waited_for_can_be_typed(
     monkeypatch.setattr(sys, "path", [*sys.path])
     waiting = cli("run", "{}", "--thread", "tired", "--graph", "sleeping_agent:graph")
     assert waiting.code == 3, waiting.err
-    _, _, line = waiting.out.partition("Waiting for an event or a time: ")
-    words = line.removesuffix(" says for what.\n").split()
-    assert ["standfast", "show", "tired"] == words
-    shown = cli(*words[1:])
-    assert (0, True) == (shown.code, "It waits for its time until" in shown.out)
+    said = re.fullmatch(r"Waiting for (its time until .*), at nap\.\n", waiting.out)
+    assert said is not None, waiting.out
+    shown = cli("show", "tired")
+    assert (0, True) == (shown.code, f"It waits for {said[1]}." in shown.out)
 
 
 def test_a_graph_that_cannot_be_loaded_is_refused(cli_alone: Any) -> None:
