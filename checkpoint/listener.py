@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
@@ -48,6 +48,7 @@ class Listener:
         self._database = database
         self._run_events = run_events
         self._followed: dict[str, _Followed] = {}
+        self._unfollowed: set[str] = set()  # whom somebody wants to follow, and whose row does not say so yet
         self._looks: dict[Hashable, asyncio.Task[Any]] = {}
         self._one_look = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
@@ -139,9 +140,18 @@ class Listener:
                     break
             if loop.time() - renewed > _FOLLOWED_SECONDS / 3:
                 renewed = loop.time()
-                await self._follow(list(self._followed))
+                await self._follow(self._followed)
 
-    async def _follow(self, thread_ids: list[str]) -> None:
-        read = [one for one in thread_ids if one in self._followed and self._followed[one].reading]
+    async def _follow(self, thread_ids: Iterable[str]) -> None:
+        wanted = set(thread_ids)
+        self._unfollowed |= wanted
         async with self._one_look:
-            await self._run_events.follow(thread_ids, read=read, seconds=_FOLLOWED_SECONDS)
+            if not wanted & self._unfollowed:
+                return  # whoever was before us has asked for all
+            asked, self._unfollowed = self._unfollowed, set()
+            read = [one for one in asked if one in self._followed and self._followed[one].reading]
+            try:
+                await self._run_events.follow(sorted(asked), read=read, seconds=_FOLLOWED_SECONDS)
+            except BaseException:
+                self._unfollowed |= asked  # the next one asks for these too
+                raise

@@ -109,11 +109,14 @@ async def _page(store: Store, thread_id: str, run_id: str, after: int) -> tuple[
 
 
 async def _rests(store: Store, thread_id: str, run_id: str) -> bool:
-    """Whether the run has ended, or is the thread's current one and waits."""
-    known = await store.threads.get(thread_id)
+    return await rests(store, await store.threads.get(thread_id), run_id)
+
+
+async def rests(store: Store, known: Thread, run_id: str) -> bool:
+    """Whether a run of a thread has ended, or is the thread's current one and waits. Raises `UnknownThread`."""
     if known.run_id == run_id:
         return known.status in _RESTING or known.status in (Status.SUCCEEDED, Status.FAILED, Status.CANCELLED)
-    state, _ = await store.threads.standing(thread_id, run_id)
+    state, _ = await store.threads.standing(known.id, run_id)
     if state is None:
-        raise errors.UnknownThread(f"thread {thread_id!r} has no run {run_id!r}", thread_id=thread_id)
+        raise errors.UnknownThread(f"thread {known.id!r} has no run {run_id!r}", thread_id=known.id)
     return state not in ("queued", "open")

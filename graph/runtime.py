@@ -40,7 +40,7 @@ from standfast.graph.deployed import Deployed
 from standfast.graph.door import thread_id_of
 from standfast.graph.driver import Driver
 from standfast.graph.emitting import Emitting
-from standfast.graph.following import follow_events, follow_to_end, told_of_waiting
+from standfast.graph.following import follow_events, follow_to_end, rests, told_of_waiting
 from standfast.graph.guarding import guarded
 from standfast.graph.identity import Identity, configured_authenticator
 from standfast.graph.keeping import Keeping
@@ -262,11 +262,13 @@ class AsyncRuntime(
         Nothing is driven here, and no connection is held. Raises `TimeoutError` after `timeout` seconds.
         """
         thread = thread_id_of(thread_id)
-        run = run_id or (await self.store.threads.get(thread)).run_id
-        assert run is not None
         store, _, listener = self._parts
-        async with asyncio.timeout(timeout):
-            await follow_to_end(store, listener, thread, run)
+        known = await store.threads.get(thread)
+        run = run_id or known.run_id
+        assert run is not None
+        if not await rests(store, known, run):
+            async with asyncio.timeout(timeout):
+                await follow_to_end(store, listener, thread, run)
         return await self._as_it_is(thread, run)
 
     async def astream(self, thread_id: object, *, after: int = 0, run_id: str | None = None) -> AsyncIterator[RunEvent]:
@@ -520,7 +522,7 @@ class AsyncRuntime(
                 return result
 
     async def _as_it_is(self, thread_id: str, run_id: str | None = None) -> Result:
-        state = await self.astate(thread_id, whole=True)
+        state = await self._snapshot(thread_id, None, whole=True)
         return await read_result(self.store, thread_id, state.values, run_id=run_id)
 
     def _over(self, saver: LeasedSaver) -> Graph:

@@ -71,9 +71,14 @@ class TimeTravel:
         """
         thread = thread_id_of(thread_id)
         await self.store.threads.get(thread)
-        where: Any = {"thread_id": thread}
-        if at is not None:
-            where["checkpoint_id"] = await self.store.forks.checkpoint(thread, at)
+        return await self._snapshot(
+            thread, None if at is None else await self.store.forks.checkpoint(thread, at), whole
+        )
+
+    async def _snapshot(self, thread_id: str, checkpoint_id: str | None, whole: bool) -> StateSnapshot:
+        where: Any = {"thread_id": thread_id}
+        if checkpoint_id is not None:
+            where["checkpoint_id"] = checkpoint_id
         store = self.store
         saver = LeasedSaver(store.database, store.sealer, artifacts=store.artifacts, shows=not whole)
         return await self._over(saver).aget_state({"configurable": where})
