@@ -1,7 +1,7 @@
 """Named places in the shipped code where a test may kill the process. In production each is one comparison.
 
-Invariant: `POINTS`, `OUTCOME_POINTS`, `RETENTION_POINTS` and `CHILD_POINTS` list them all; reaching another name is
-a mistake in our code.
+Invariant: `POINTS` and the lists beside it (of outcomes, retention, children, groups) have them all; reaching another
+name is a mistake in our code.
 """
 
 from __future__ import annotations
@@ -58,8 +58,11 @@ CHILD_POINTS: Final = (
     "child.spawning",  # children are made, their transaction is not committed
     "child.spawned",  # they are committed, the node does not know it
 )
+GROUP_POINTS: Final = (
+    "group.fenced",  # several threads' fences are passed, their one transaction is not committed
+)
 
-_POINTS: Final = frozenset((*POINTS, *OUTCOME_POINTS, *RETENTION_POINTS, *CHILD_POINTS))
+_POINTS: Final = frozenset((*POINTS, *OUTCOME_POINTS, *RETENTION_POINTS, *CHILD_POINTS, *GROUP_POINTS))
 hook: Callable[[str], None] | None = None
 
 

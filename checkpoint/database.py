@@ -21,6 +21,8 @@ from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
 from standfast.checkpoint import errors, poolers
+from standfast.checkpoint.crashpoints import reach, watched
+from standfast.checkpoint.group_commit import GroupCommit
 from standfast.checkpoint.sqlstates import Meaning, meaning_of
 
 SCHEMA: Final = "standfast"
@@ -35,7 +37,8 @@ _OURS: Final = {
 
 Connection = AsyncConnection[DictRow]
 Params = Sequence[Any] | Mapping[str, Any]
-Rider = tuple[bytes, Any]  # a statement and its parameters, sent in somebody else's transaction
+Statement = tuple[bytes, Any]  # and its parameters
+Rider = Statement  # sent in somebody else's transaction
 T = TypeVar("T")
 
 _SQLSTATES: Final[dict[str, type[errors.StandfastError]]] = {
@@ -46,6 +49,7 @@ _SQLSTATES: Final[dict[str, type[errors.StandfastError]]] = {
     "SF005": errors.UnknownArtifact,
     "SF009": errors.ForkMayOnlyRead,
 }
+_PATIENCE: Final = b"select set_config('lock_timeout', '100ms', true)"  # a group does not wait long for one of them
 _MENDED_BY_TIME: Final[frozenset[Meaning]] = frozenset({"timeout", "unavailable", "conflict"})
 
 
@@ -66,6 +70,7 @@ class Database:
         self._retry_seconds = retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
+        self._commits = GroupCommit(self._commit_alone, self._commit_together)
         self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             self._pooled or self.conninfo,
             connection_class=AsyncConnection[DictRow],
@@ -122,6 +127,32 @@ class Database:
                     return await work(conn)
 
         return await self.again(once)
+
+    async def commit(self, statements: Sequence[Statement]) -> None:
+        """Execute statements that return nothing in one transaction, together with others that come at this moment.
+
+        They must be fit to be sent again. Raises the typed errors that SQL raises, and `StorageUnavailable`.
+        """
+        self._require_open()
+        await self._commits.commit(statements)
+
+    async def _commit_alone(self, statements: Sequence[Statement]) -> None:
+        if len(statements) == 1 and not watched():  # a statement alone is a transaction
+            await self.fetch_none(*statements[0])
+            return
+
+        async def work(conn: Connection) -> None:
+            await _execute(conn, statements)
+            reach("saver.fenced")
+
+        await self.run(work, pipeline=True)
+
+    async def _commit_together(self, units: Sequence[Sequence[Statement]]) -> None:
+        async with self.pool.connection() as conn, conn.pipeline():
+            await conn.execute(_PATIENCE)
+            for statements in units:
+                await _execute(conn, statements)
+            reach("group.fenced")
 
     async def again(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return what `attempt` returns, repeating it while the database is away, up to `retry_seconds`."""
@@ -201,6 +232,12 @@ class Database:
             raise errors.WrongLoop(
                 "this runtime belongs to another event loop; open one per loop, or use its blocking methods"
             )
+
+
+async def _execute(conn: Connection, statements: Sequence[Statement]) -> None:
+    cursor = conn.cursor(binary=True)
+    for statement, values in statements:
+        await cursor.execute(statement, values)
 
 
 async def connect(conninfo: str) -> Connection:

@@ -42,8 +42,8 @@ from psycopg.rows import DictRow
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.artifacts import Artifacts
-from standfast.checkpoint.crashpoints import reach, watched
-from standfast.checkpoint.database import Connection, Database, Rider
+from standfast.checkpoint.crashpoints import reach
+from standfast.checkpoint.database import Connection, Database, Rider, Statement
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.parts import Parts
@@ -61,8 +61,6 @@ _METADATA: Final = frozenset({"source", "step", "parents", "run_id", "counters_s
 
 # The parameters of `append` in their order, as `put_step` names them.
 _EVENTS: Final = ("thread", "run", "epoch", "first", "last", "events")
-
-_Statement = tuple[str | bytes, Any]
 
 
 class Riders(Protocol):
@@ -118,7 +116,7 @@ class LeasedSaver(AsyncPostgresSaver):
         self.messages = messages
         self._inputs: list[dict[str, Any]] = []
         self._referred: set[tuple[str, bool]] = set()  # by SHA-256, and whether as a part
-        self._held: list[_Statement] = []
+        self._held: list[Statement] = []
         self._mutex = asyncio.Lock()
         self._turns_left = 0
         self._counting = False
@@ -252,8 +250,8 @@ class LeasedSaver(AsyncPostgresSaver):
         self._arm()
 
     def _fenced_rows(
-        self, held: Sequence[_Statement], step: dict[str, Any] | None, riders: Sequence[Rider]
-    ) -> Sequence[_Statement]:
+        self, held: Sequence[Statement], step: dict[str, Any] | None, riders: Sequence[Rider]
+    ) -> Sequence[Statement]:
         """The statements of a commit, the first with the fence; a step is nearly always a single one.
 
         Measured: a statement for each row takes twice the time of one for all, in the client and the server.
@@ -264,13 +262,13 @@ class LeasedSaver(AsyncPostgresSaver):
         events: Sequence[Any] = ()
         if len(riders) == 1 and riders[0][0] is _APPEND:
             events, riders = riders[0][1], ()
-        before: list[_Statement] = []
+        before: list[Statement] = []
         if any(statement is not _INSERT for statement, _ in held):
             # Rows that may replace others are put one by one, in their order.
             before, held = [self._fence(), *held], []
         return [*before, self._put(step, [row for _, row in held], events), *riders]
 
-    def _put(self, step: dict[str, Any], writes: Sequence[Any] = (), events: Sequence[Any] = ()) -> _Statement:
+    def _put(self, step: dict[str, Any], writes: Sequence[Any] = (), events: Sequence[Any] = ()) -> Statement:
         """The statement of one checkpoint, with the writes and the events that ride along."""
         assert self.lease is not None
         told = zip(_EVENTS, events, strict=True) if events else ((name, None) for name in _EVENTS)
@@ -282,29 +280,25 @@ class LeasedSaver(AsyncPostgresSaver):
             **packed("write", [(row[1:7], row[8], row[9]) for row in writes]),
         }
 
-    def _fence(self) -> _Statement:
+    def _fence(self) -> Statement:
         assert self.lease is not None
         return _SQL["assert_lease"], (self.lease.thread_id, self.lease.epoch)
 
-    async def _transaction(self, sent: Sequence[_Statement]) -> None:
-        await self._send([self._fence(), *sent])
-
-    async def _send(self, fenced: Sequence[_Statement]) -> None:
+    async def _transaction(self, sent: Sequence[Statement]) -> None:
         assert self.lease is not None
         self.lease.require()
 
         async def work(conn: Connection) -> None:
-            cursor = conn.cursor(binary=True)
-            for statement, row in fenced:
-                await cursor.execute(statement, row)
-            reach("saver.fenced")
+            for statement, row in [self._fence(), *sent]:
+                await conn.execute(statement, row)
 
-        if len(fenced) == 1 and not watched():  # a statement alone is a transaction: fence and commit travel together
-            with self._noticing_a_loss():
-                statement, row = fenced[0]
-                await self.database.fetch_none(cast("bytes", statement), row)
-        else:
-            await self._fenced(work, pipeline=True)
+        await self._fenced(work, pipeline=True)
+
+    async def _send(self, fenced: Sequence[Statement]) -> None:
+        assert self.lease is not None
+        self.lease.require()
+        with self._noticing_a_loss():
+            await self.database.commit(fenced)
 
     async def _fenced(self, work: Callable[[Connection], Awaitable[None]], *, pipeline: bool = False) -> None:
         with self._noticing_a_loss():

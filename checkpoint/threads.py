@@ -270,15 +270,7 @@ class Threads:
             "limit": limit,
         }
         told = None if run_id is None else self._outbox.run_end(lease.thread_id, run_id, lease.epoch, reason)
-
-        async def work(conn: Connection) -> None:
-            for statement, values in riders:
-                await conn.execute(statement, values)
-            await conn.execute(_SQL["end"], params)
-            if told is not None:
-                await conn.execute(*told)
-
-        await self._database.run(work, pipeline=True)
+        await self._database.commit([*riders, (_SQL["end"], params), *([] if told is None else [told])])
 
     async def get(self, thread_id: str) -> Thread:
         """One thread. Raises `UnknownThread`."""

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from standfast.checkpoint.crashpoints import CHILD_POINTS, OUTCOME_POINTS, POINTS, RETENTION_POINTS
+from standfast.checkpoint.crashpoints import CHILD_POINTS, GROUP_POINTS, OUTCOME_POINTS, POINTS, RETENTION_POINTS
 
 ROOT: Final = Path(__file__).parents[2]
 MODULES: Final = sorted(
@@ -70,4 +70,4 @@ def test_only_the_command_line_speaks_to_the_terminal() -> None:
 
 def test_the_crash_points_in_the_code_are_those_that_are_listed() -> None:
     in_code = set[str]().union(*(points(call) for path in MODULES for call in calls(path, "reach")))
-    assert {*POINTS, *OUTCOME_POINTS, *RETENTION_POINTS, *CHILD_POINTS} == in_code
+    assert {*POINTS, *OUTCOME_POINTS, *RETENTION_POINTS, *CHILD_POINTS, *GROUP_POINTS} == in_code
