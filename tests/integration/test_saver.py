@@ -181,7 +181,7 @@ async def test_the_checkpoint_of_an_input_that_nothing_follows_is_flushed(drive:
 
 
 @pytest.mark.guarantee("G13")
-async def test_a_step_is_one_commit_beside_fifty_other_threads(drive: Drive, commits: list[str]) -> None:
+async def test_the_steps_of_fifty_threads_at_a_time_are_few_commits(drive: Drive, commits: list[str]) -> None:
     graph = steps(5)
 
     async def one(thread_id: str) -> None:
@@ -189,7 +189,7 @@ async def test_a_step_is_one_commit_beside_fifty_other_threads(drive: Drive, com
             await driven.graph(graph).ainvoke({"done": []}, at(thread_id), durability="sync")
 
     await asyncio.gather(*(one(f"t{number}") for number in range(50)))
-    assert 50 * 6 <= len(commits) <= 50 * 6 + 5
+    assert 6 <= len(commits) < 50 * 6 / 4
 
 
 async def test_a_failed_background_flush_loses_nothing(drive: Drive, query: Query) -> None:
