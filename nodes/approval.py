@@ -21,6 +21,7 @@ from standfast.checkpoint.approvals import Approval, Request, Terms, approval_id
 from standfast.checkpoint.artifact import Artifact
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Call, Grant
+from standfast.nodes.planned import executable, in_this_run
 from standfast.nodes.request import approval_request
 from standfast.nodes.state import Node, OperationState
 from standfast.nodes.validation import failed_checks
@@ -36,17 +37,21 @@ def approval_node(
     """A node that lets a planned call through, asks a person first, or ends it with the person's no."""
 
     async def approval(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
-        planned = state["planned"]
-        if not planned["needs_person"]:
+        if not state["planned"]["needs_person"]:
             reach("node.approval")
             return {"granted": True}
         drive = drive_of(config)
+        state = await in_this_run(drive, state)
+        planned = state["planned"]
         try:
             operation = registry.get(state["call"]["name"])
         except errors.UnknownOperation as error:  # a deploy has taken it away while the thread waited
             identifier = approval_id(drive.run.thread_id, planned["operation_id"], state.get("round", 0))
             await drive.approvals.withdraw(drive.lease, identifier)
             return {"granted": False, "messages": [_not_done(state, f"Not done: {error}.", {})]}
+        if not await executable(drive, operation, state["call"], planned["arguments"]):
+            reach("node.approval")
+            return {"granted": True, "planned": planned}  # a fork that begins here: what would be decided cannot happen
         request = await _open(drive, operation, state)
         reach("node.approval")
         if request.state == "open":

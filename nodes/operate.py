@@ -18,6 +18,7 @@ from standfast.checkpoint.artifact import Artifact
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.operations import Call
 from standfast.nodes.approval import grant_for, planned_call, shown
+from standfast.nodes.planned import in_this_run
 from standfast.nodes.request import approval_request
 from standfast.nodes.state import Node, OperationState
 from standfast.nodes.validation import INVALID, MENDABLE, failed_checks
@@ -35,8 +36,9 @@ def operate_node(registry: Registry) -> Node[OperationState]:
     """A node that executes `planned`, or sends it back for a grant that it lacks."""
 
     async def operate(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
-        drive, planned = drive_of(config), state["planned"]
-        path = path_of(config)
+        drive, path = drive_of(config), path_of(config)
+        state = await in_this_run(drive, state)
+        planned = state["planned"]
         about = {"operation_id": planned["operation_id"], "name": state["call"]["name"]}
 
         def show(question: Approval) -> dict[str, Any]:

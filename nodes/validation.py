@@ -16,11 +16,12 @@ from langgraph.errors import GraphBubbleUp
 from standfast.checkpoint import errors
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.plain_text import storable_text
+from standfast.nodes.planned import executable, identified
 from standfast.nodes.state import Node, OperationState, ToolCall
 from standfast.tools.digests import call_digest, operation_id
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.failures import InvalidArguments, said
-from standfast.tools.operations import Check, CheckContext, Effect, Operation, Registry
+from standfast.tools.operations import Check, CheckContext, Operation, Registry
 
 MENDABLE: Final = "failed_checks"  # marks, in a tool message, that the model was asked to mend its call
 INVALID: Final = "invalid_call"  # marks, in a tool message, that the call was made and refused as invalid
@@ -48,7 +49,7 @@ def validation_node(
         try:
             operation = registry.get(call["name"])
             arguments = operation.validate(call["args"])
-            digest = call_digest(operation.name, arguments)  # refuses what could not be stored
+            call_digest(operation.name, arguments)  # refuses what could not be stored
         except (errors.UnknownOperation, InvalidArguments, errors.UnstorableValue) as error:
             return {"messages": [refusal(call, identifier, str(error))]}
         failed = await failed_checks(operation, arguments, drive)
@@ -56,14 +57,13 @@ def validation_node(
             reasons = "\n".join(f"- {one}" for one in failed)
             return {"messages": [refusal(call, identifier, f"Mend the call and send it again:\n{reasons}")]}
         rule = drive.policy.asks(operation, arguments, objected=bool(failed))
-        place = call["namespace"], call["turn"], call["index"]
-        identifier, inherited = await drive.lineage.operation("tool", *place, digest)
+        identifier, _ = await identified(drive, call, arguments)
         return {
             "planned": {
                 "operation_id": identifier,
                 "arguments": arguments,
                 "proposed": arguments,
-                "needs_person": rule is not None and not inherited and not await _is_refused(drive, operation),
+                "needs_person": rule is not None and await executable(drive, operation, call, arguments),
                 "failed_checks": failed,
                 "edited_by": None,
             }
@@ -75,12 +75,6 @@ def validation_node(
 async def call_id(drive: Drive, call: ToolCall) -> str:
     """The id of this call's place: that of its operation, but for a fork's new ones, which get ids of their own."""
     return operation_id(*await drive.lineage.origin(), call["namespace"], call["turn"], call["index"], "tool")
-
-
-async def _is_refused(drive: Drive, operation: Operation) -> bool:
-    """Whether the ledger will refuse it in this fork, so that nobody need be asked."""
-    fork = await drive.lineage.fork()
-    return fork is not None and not fork.effects and operation.policy.effect is not Effect.READ
 
 
 def refusal(call: ToolCall, operation_id: str, reason: str) -> ToolMessage:

@@ -15,6 +15,7 @@ from langgraph.types import Send, interrupt
 from standfast.checkpoint import errors
 from standfast.checkpoint.codec import Codec
 from standfast.graph import Principal, Result, Runtime, Said, durable_step, notify, uuid
+from tests.crash.support import own_graphs
 from tests.crash.support.scripted_model import call, script
 from tests.servers.reports import ReportsServer
 
@@ -40,6 +41,26 @@ def everything(query: Callable[..., list[tuple[Any, ...]]], thread: str) -> list
 
 def results(result: Result) -> list[str]:
     return [str(one.text) for one in result.messages if isinstance(one, ToolMessage)]
+
+
+async def before(runtime: Runtime, thread: str, node: str) -> str:
+    """The checkpoint after which this node ran first."""
+    return next(one.checkpoint_id for one in reversed(await runtime.ahistory(thread)) if node in one.next)
+
+
+@pytest.fixture
+def posted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """The threads that have posted a notice, one for each effect."""
+    log = tmp_path / "log"
+    log.touch()
+    monkeypatch.setenv("STANDFAST_TEST_LOG", str(log))
+    return lambda: [line.split()[0] for line in log.read_text().splitlines()]
+
+
+@pytest.fixture
+def noticing(database_url: str) -> Open:
+    """A runtime over a graph whose approval is a node of the root graph."""
+    return lambda: Runtime(own_graphs.noticing(), database_url=database_url)
 
 
 async def approved(runtime: Runtime, thread: str, request: str) -> Result:
@@ -203,6 +224,63 @@ async def test_a_fork_uses_no_grant_of_its_source(opened: Open, reports_server: 
         rejected = await runtime.aresume("fork", reject=asked.id, reason="no", as_=ANN)
     assert {("source", "asked"): 1} == sent(reports_server)
     assert "Rejected" in results(rejected)[0]
+
+
+@pytest.mark.guarantee("G4")
+@pytest.mark.parametrize("node", ["draft", "validation", "approval", "operate"])
+@pytest.mark.parametrize("effects", [False, True])
+async def test_nobody_is_asked_in_a_fork_about_what_its_source_has_done(
+    noticing: Open, posted: Callable[[], list[str]], node: str, effects: bool
+) -> None:
+    async with noticing() as runtime:
+        waiting = await runtime.ainvoke({"text": "once", "messages": []}, thread_id="source")
+        source = await runtime.aresume("source", approve=waiting.approvals[0].id, as_=ANN)
+        await runtime.afork("source", at=await before(runtime, "source", node), to="fork", allow_effects=effects)
+        done = await runtime.aresume("fork")
+        asked = await runtime.aapprovals(thread_id="fork", state=None)
+    assert ("succeeded", source.values["reply"]) == (done.status, done.values["reply"])
+    assert [] == list(asked)
+    assert ["source"] == posted()
+
+
+@pytest.mark.guarantee("G4")
+@pytest.mark.parametrize("node", ["draft", "validation", "approval"])
+async def test_nobody_is_asked_in_a_fork_that_may_only_read_about_what_its_source_has_not_done(
+    noticing: Open, posted: Callable[[], list[str]], node: str
+) -> None:
+    async with noticing() as runtime:
+        waiting = await runtime.ainvoke({"text": "once", "messages": []}, thread_id="source")
+        await runtime.afork("source", at=await before(runtime, "source", node), to="fork")
+        done = await runtime.aresume("fork")
+        asked = await runtime.aapprovals(thread_id="fork", state=None)
+        await runtime.aresume("source", approve=waiting.approvals[0].id, as_=ANN)
+        late = await runtime.aresume("fork")
+    assert "post was not carried out: thread fork is a fork of source" in done.values["reply"]
+    assert done.values == late.values
+    assert [] == list(asked)
+    assert ["source"] == posted()
+
+
+@pytest.mark.guarantee("G4")
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize("node", ["approval", "operate"])
+async def test_a_fork_between_two_nodes_has_its_new_effect_under_an_id_of_its_own(
+    noticing: Open, posted: Callable[[], list[str]], query: Callable[..., list[tuple[Any, ...]]], node: str
+) -> None:
+    """The state that it begins with holds its source's id, and perhaps that its source was granted it."""
+    async with noticing() as runtime:
+        waiting = await runtime.ainvoke({"text": "each", "messages": []}, thread_id="source")
+        at = await before(runtime, "source", "approval")
+        values = {"granted": True} if node == "operate" else None
+        options: dict[str, Any] = {"values": values, "as_node": "approval"} if values else {}
+        await runtime.afork("source", at=at, to="fork", allow_effects=True, **options)
+        await runtime.aresume("source", approve=waiting.approvals[0].id, as_=ANN)
+        again = await runtime.aresume("fork")
+        assert ["source"] == posted()
+        done = await runtime.aresume("fork", approve=again.approvals[0].id, as_=ANN)
+    assert "succeeded" == done.status
+    assert ["source", "fork"] == posted()
+    assert 2 == len(query("select distinct id from operations where kind = 'tool'"))
 
 
 @pytest.mark.guarantee("G4")

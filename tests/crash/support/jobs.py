@@ -213,9 +213,14 @@ async def picture(runtime: Runtime, thread: str) -> dict[str, Any]:
 
 
 async def fork(runtime: Runtime, order: Order, directory: Path) -> str:
-    """Fork `thread` at its `at`-th checkpoint from the end, with a request of `values`; the new thread's id is `to`."""
+    """Fork `thread` at its `at`-th checkpoint from the end, or before its node `at`, with a request of `values` if they
+    are given; the new thread's id is `to`."""
     history = await runtime.ahistory(order["thread"])
-    at = history[order["at"]].checkpoint_id
+    at = order["at"]
+    found = history[at] if isinstance(at, int) else next(one for one in history if at in one.next)
+    at = found.checkpoint_id
+    if "values" not in order:
+        return (await runtime.afork(order["thread"], at=at, to=order["to"])).thread_id
     request = (await runtime.astate(order["thread"], at=at)).values["messages"][0]
     values = {"messages": [request.model_copy(update={"content": order["values"]})]}
     forked = await runtime.afork(order["thread"], at=at, values=values, as_node="__start__", to=order["to"])

@@ -18,7 +18,24 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.types import Command, Send, interrupt
 
-from standfast.graph import durable_step, join, map, spawn
+from standfast.graph import (
+    OperationContext,
+    OperationState,
+    Policy,
+    Registry,
+    after_approval,
+    after_operate,
+    after_validation,
+    approval_node,
+    durable_step,
+    join,
+    map,
+    operate_node,
+    operation,
+    proposal,
+    spawn,
+    validation_node,
+)
 from tests.crash.support.scripted_model import ScriptedModel, call, script
 
 
@@ -214,4 +231,46 @@ def desk() -> Any:
     graph.add_edge(START, "scan")
     graph.add_conditional_edges("scan", lambda state: "scan" if len(state["pages"]) < 3 else "measure")
     graph.add_edge("measure", END)
+    return graph
+
+
+# -- an operation, piece by piece: its approval is a node of the root graph, and a checkpoint stands before it
+
+
+@operation(policy=Policy(effect="idempotent", approval=True))
+async def post(text: str, context: OperationContext) -> str:
+    """Post a notice, which a person must allow."""
+    log(f"{context.thread_id} posted {text} as {context.operation_id}")
+    return f"{text} is posted"
+
+
+class Notice(OperationState, total=False):
+    text: str
+    reply: str
+
+
+async def draft(state: Notice) -> dict[str, Any]:
+    return {"call": proposal("post", {"text": state["text"]}, at="draft")}
+
+
+def close(state: Notice) -> dict[str, Any]:
+    return {"reply": state["messages"][-1].text}
+
+
+def noticing() -> Any:
+    registry = Registry([post])
+    graph = StateGraph(Notice)
+    graph.add_node("draft", draft)
+    graph.add_node("validation", validation_node(registry))
+    graph.add_node("approval", approval_node(registry))
+    graph.add_node("operate", operate_node(registry))
+    graph.add_node("close", close)
+    graph.add_edge(START, "draft")
+    graph.add_edge("draft", "validation")
+    graph.add_conditional_edges("validation", after_validation, {"approval": "approval", END: "close"})
+    graph.add_conditional_edges(
+        "approval", after_approval, {"operate": "operate", "approval": "approval", END: "close"}
+    )
+    graph.add_conditional_edges("operate", after_operate, {"approval": "approval", END: "close"})
+    graph.add_edge("close", END)
     return graph
