@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from standfast.checkpoint.approvals import Approval
-from standfast.graph.cli.output import counted, local_time, say
+from standfast.graph.cli.output import counted, is_terminal, local_time, say, shortened
 from standfast.graph.cli.session import Session
 
 _SHORT: Final = 100
+_BEGINNING: Final = 60  # characters of what is repeated
+AS_ABOVE: Final = " (as above)"
 
 
-def show_approval(approval: Approval, requester: str | None = None) -> None:
-    """Everything that a decision is about. Nothing is shortened."""
+def show_approval(approval: Approval, requester: str | None = None, *, whole: bool = False) -> None:
+    """Everything that a decision is about. In a terminal, unless `whole`, what stands above word for word is shortened:
+    a line of a text that comes again, a quotation that the text has."""
     is_call = approval.kind == "call"
     say()
     say(f"== {approval.operation} {'wants to run, and a person decides' if is_call else 'may have run'} ==")
@@ -40,8 +45,11 @@ def show_approval(approval: Approval, requester: str | None = None) -> None:
         say(f"\n-- changed{by} --")
         for change in approval.difference:
             say(f"~ {change}")
+    shown = None if whole or not is_terminal(sys.stdout) else Repetitions()
     for name, value in approval.arguments.items():
-        _show_argument(name, value)
+        _show_argument(name, value, shown)
+    if shown is not None and shown.shortened:
+        say(f"\n{counted(shown.shortened, 'repetition')} shortened; in full: standfast show {approval.thread_id}")
     say(f"\n-- end of what {'would be' if is_call else 'may have been'} done (digest {approval.digest[:16]}) --")
 
 
@@ -124,20 +132,56 @@ def approval_json(approval: Approval) -> dict[str, Any]:
     }
 
 
-def _show_argument(name: str, value: Any) -> None:
+class Repetitions:
+    """What a person has been shown of the arguments, so that the same words need not be read twice."""
+
+    def __init__(self) -> None:
+        self.shortened = 0
+        self._lines: set[str] = set()
+        self._words = ""
+
+    def text(self, text: str) -> str:
+        """The text, without the ends of long lines that came before."""
+        lines = []
+        for line in text.split("\n"):
+            again = len(line) > _SHORT and line in self._lines
+            self._lines.add(line)
+            lines.append(self._cut(line) + AS_ABOVE if again else line)
+        self._words += f"\n{_words(text)}"
+        return "\n".join(lines)
+
+    def quotation(self, quote: str) -> str:
+        """The quotation between its marks; its beginning only, if its words stand in a text that was shown."""
+        if len(quote) <= _SHORT or _words(quote) not in self._words:
+            return f'"{quote}"'
+        return f'"{self._cut(_words(quote))}"{AS_ABOVE}'
+
+    def _cut(self, line: str) -> str:
+        self.shortened += 1
+        return shortened(line, _BEGINNING)
+
+
+def _words(text: str) -> str:
+    """The text but for its line breaks; what would be invisible makes another text."""
+    return re.sub(r"[ \t\n]+", " ", text)
+
+
+def _show_argument(name: str, value: Any, shown: Repetitions | None) -> None:
     if isinstance(value, str) and ("\n" in value or len(value) > _SHORT):
-        say(f"\n-- {name} --\n{value}")
+        say(f"\n-- {name} --\n{value if shown is None else shown.text(value)}")
     elif isinstance(value, list) and value:
         say(f"\n-- {name} ({len(value)}) --")
         for item in value:
-            say(f"- {_item(item)}")
+            say(f"- {_item(item, shown)}")
     else:
         say(f"\n-- {name} --\n{value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}")
 
 
-def _item(item: Any) -> str:
+def _item(item: Any, shown: Repetitions | None) -> str:
     if isinstance(item, Mapping) and item.keys() == {"document", "passage", "quote"}:
-        return f'{item["document"]}, passage {item["passage"]}: "{item["quote"]}"'
+        quote = item["quote"]
+        quoted = f'"{quote}"' if shown is None or not isinstance(quote, str) else shown.quotation(quote)
+        return f"{item['document']}, passage {item['passage']}: {quoted}"
     if isinstance(item, Mapping) and item.keys() == {"document", "sha256"}:
         return f"{item['document']} (SHA-256 {item['sha256']})"
     return item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)

@@ -24,6 +24,7 @@ from standfast.graph.events import StreamEvent
 
 _OPERATION: Final = "operation"
 _INSIDE_OPERATION: Final = frozenset({"validation", "approval", "operate"})
+_ACTING: Final = frozenset({_OPERATION, "operate", "specialist"})  # named by what they do; all others by themselves
 
 
 @dataclass
@@ -79,7 +80,7 @@ class Progress:
         if _inside_operation(event.path):
             return
         label, detail = event.node, ""
-        if "name" in event.data:
+        if "name" in event.data and event.node in _ACTING:
             label, detail = event.data["name"], _subject(event.data["args"])
         depth = sum(name != _OPERATION for name in event.path[:-1])
         group = (event.path, label)

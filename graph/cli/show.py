@@ -42,7 +42,7 @@ def show_timeline(session: Session, timeline: Timeline) -> None:
         return
     for approval in timeline.approvals:
         if approval.state == "open":
-            show_approval(approval)
+            show_approval(approval, whole=True)
             show_ways_to_answer(session, approval)
     for wait in timeline.waits:
         if wait.state == "open" and wait.kind == "question":

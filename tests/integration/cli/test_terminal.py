@@ -19,6 +19,7 @@ from tests.servers.openai import Reply
 
 REQUEST = "Publish a report on what must be retained"
 SECONDS = 40.0
+LICENCES = Path(__file__).parents[3] / "notebooks" / "documents"
 
 
 class Terminal:
@@ -100,6 +101,24 @@ def terminal(environment: None, script_path: str) -> Iterator[Callable[..., Term
         one.close()
 
 
+def test_a_quotation_is_read_once_and_its_repetitions_are_shortened(
+    terminal: Callable[..., Terminal], cli: Any
+) -> None:
+    request = "Compare what GPL-3 and Apache-2.0 ask of someone who ships modified binaries, and publish a report"
+    run = terminal("run", request, "--docs", str(LICENCES), "--thread", "t")
+    shown = run.wait_for("[a]pprove, [e]dit, [r]eject, or [l]ater? ").replace("\r\n", "\n")
+    run.type("l\n")
+    assert run.end() == 3
+    [asked] = cli("approvals", "--json").json
+    whole = cli("show", "t").out
+    long = [" ".join(one["quote"].split()) for one in asked["arguments"]["quotations"] if len(one["quote"]) > 100]
+    assert len(long) > 5
+    assert [1] * len(long) == [shown.count(quote) for quote in long]
+    assert all(" ".join(whole.split()).count(quote) > 1 for quote in long)
+    assert "shortened; in full: standfast show t\n" in shown
+    assert "shortened" not in whole
+
+
 def test_the_question_is_asked_at_once_and_holds_no_lease_and_no_connection(
     terminal: Callable[..., Terminal], documents: Path, tmp_path: Path, query: Any, cli: Any
 ) -> None:
@@ -118,7 +137,10 @@ def test_the_question_is_asked_at_once_and_holds_no_lease_and_no_connection(
     assert "analysis: asks for" in shown
     assert "-- title --" in shown
     assert [(None,)] == query("select lease_holder from threads")
-    others = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    others = (  # none of the server's own, such as a vacuum
+        "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid() "
+        "and backend_type = 'client backend'"
+    )
     assert [(0,)] == query(others)
 
     run.type("what?\n")
