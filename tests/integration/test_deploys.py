@@ -202,8 +202,18 @@ async def test_a_second_cancellation_says_that_the_driver_has_not_stopped_yet_an
     with pytest.raises(errors.CancelPending, match="standfast release t"):
         await first.acancel("t")
     assert not once.done()
+    once.cancel()  # else it may be the one that ends the run
+    await asyncio.wait([once])
     clock.move(timedelta(seconds=61))
     assert "cancelled" == (await first.acancel("t")).status
+
+
+async def test_a_cancellation_that_waits_for_a_driver_ends_the_run_when_it_is_dead(first: Runtime, clock: Any) -> None:
+    await first.asubmit({}, thread_id="t")
+    await claim(first.store.database, "t", seconds=60)  # a driver that does not look
+    once = asyncio.create_task(first.acancel("t"))
+    await until(lambda: _cancelling(first))
+    clock.move(timedelta(seconds=61))
     async with asyncio.timeout(15):
         assert "cancelled" == (await once).status
 
