@@ -29,6 +29,26 @@ begin
     return found;
 end $$;
 
+-- Threads that may have ended long enough ago. The planner puts these two into the statements that read from them.
+create function ended_1(in_tenant text, before timestamptz, in_graph text, states text[])
+returns table (id text, graph text, state text, updated_at timestamptz) language sql stable as $$
+    select t.id, t.graph, r.state, t.updated_at
+      from threads t join runs r on r.thread_id = t.id and r.id = t.run_id
+     where t.tenant = in_tenant and t.updated_at < before and (in_graph is null or t.graph = in_graph)
+       and r.state = any(states);
+$$;
+
+-- Threads, of any state if `states` is null, with a history of more than so many checkpoints.
+create function long_1(in_tenant text, before timestamptz, in_graph text, states text[], keep integer)
+returns table (id text, graph text, state text, updated_at timestamptz) language sql stable as $$
+    select t.id, t.graph, coalesce(r.state, 'open'), t.updated_at
+      from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
+     where t.tenant = in_tenant and t.updated_at < before and (in_graph is null or t.graph = in_graph)
+       and (states is null or r.state = any(states))
+       and exists (select from checkpoints c where c.thread_id = t.id and c.checkpoint_ns = ''
+                    order by c.checkpoint_id desc offset keep limit 1);
+$$;
+
 -- Whether nothing of a thread is open, and nothing has changed since then.
 create function at_rest_1(thread text, before timestamptz) returns boolean language sql stable as $$
     select exists (

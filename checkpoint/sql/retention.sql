@@ -1,38 +1,20 @@
 -- name: ended
--- Threads that may have ended long enough ago, those that have rested longest first; the page after (changed, id).
-select t.id, t.graph, t.updated_at, r.state
-  from threads t join runs r on r.thread_id = t.id and r.id = t.run_id
- where t.tenant = %(tenant)s and t.updated_at < %(before)s
-   and (t.updated_at, t.id) > (%(changed)s, %(id)s) and t.updated_at >= %(changed)s
-   and (%(graph)s::text is null or t.graph = %(graph)s) and r.state = any(%(states)s)
- order by t.updated_at, t.id limit %(most)s
+-- The page after (changed, id).
+select id, graph, state, updated_at from ended_1(%(tenant)s, %(before)s, %(graph)s, %(states)s)
+ where (updated_at, id) > (%(changed)s, %(id)s) and updated_at >= %(changed)s
+ order by updated_at, id limit %(most)s
 
 -- name: count_ended
-select count(*) as threads
-  from threads t join runs r on r.thread_id = t.id and r.id = t.run_id
- where t.tenant = %(tenant)s and t.updated_at < %(before)s
-   and (%(graph)s::text is null or t.graph = %(graph)s) and r.state = any(%(states)s)
+select count(*) as threads from ended_1(%(tenant)s, %(before)s, %(graph)s, %(states)s)
 
 -- name: long
--- Threads with a history of more than so many checkpoints, in the same order.
-select t.id, t.graph, t.updated_at, coalesce(r.state, 'open') as state
-  from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
- where t.tenant = %(tenant)s and t.updated_at < %(before)s
-   and (t.updated_at, t.id) > (%(changed)s, %(id)s) and t.updated_at >= %(changed)s
-   and (%(graph)s::text is null or t.graph = %(graph)s)
-   and (%(states)s::text[] is null or r.state = any(%(states)s))
-   and exists (select from checkpoints c where c.thread_id = t.id and c.checkpoint_ns = ''
-                order by c.checkpoint_id desc offset %(keep)s limit 1)
- order by t.updated_at, t.id limit %(most)s
+-- In the same order.
+select id, graph, state, updated_at from long_1(%(tenant)s, %(before)s, %(graph)s, %(states)s, %(keep)s)
+ where (updated_at, id) > (%(changed)s, %(id)s) and updated_at >= %(changed)s
+ order by updated_at, id limit %(most)s
 
 -- name: count_long
-select count(*) as threads
-  from threads t left join runs r on r.thread_id = t.id and r.id = t.run_id
- where t.tenant = %(tenant)s and t.updated_at < %(before)s
-   and (%(graph)s::text is null or t.graph = %(graph)s)
-   and (%(states)s::text[] is null or r.state = any(%(states)s))
-   and exists (select from checkpoints c where c.thread_id = t.id and c.checkpoint_ns = ''
-                order by c.checkpoint_id desc offset %(keep)s limit 1)
+select count(*) as threads from long_1(%(tenant)s, %(before)s, %(graph)s, %(states)s, %(keep)s)
 
 -- name: would_keep
 select id as thread, kept_because_1(id, %(before)s, %(states)s) as kept from unnest(%(ids)s::text[]) as id
