@@ -429,8 +429,7 @@ class LeasedSaver(AsyncPostgresSaver):
         """Copy a thread's whole chain; the lease is the target's. Open questions keep their ids."""
         self._require_lease({"configurable": {"thread_id": target_thread_id}})
         await self._before_reading()
-        params = (target_thread_id, source_thread_id)
-        await self._transaction([(_SQL[name], params) for name in _COPY])
+        await self._transaction([(_SQL["copy_thread"], (source_thread_id, target_thread_id))])
         self._fresh = False
 
     async def _load_checkpoint_tuple(self, value: DictRow) -> CheckpointTuple:
@@ -518,4 +517,3 @@ class LeasedSaver(AsyncPostgresSaver):
 
 _DELETE: Final = ("delete_checkpoints", "delete_blobs", "delete_writes", "drop_parts")
 _UNUSED: Final = ("delete_orphans", "drop_parts")
-_COPY: Final = ("copy_references", "copy_checkpoints", "copy_blobs", "copy_writes")

@@ -68,3 +68,30 @@ language sql as $$
         on w.checkpoint_ns = x.checkpoint_ns and w.checkpoint_id = x.checkpoint_id
      where x.thread_id = source and (x.checkpoint_ns <> '' or x.checkpoint_id <> at);
 $$;
+
+-- All checkpoints of a thread, with everything that they need, as they stood at one moment.
+create or replace function copy_thread_1(source text, target text) returns void language plpgsql as $$
+begin
+    perform keep_thread_1(source);  -- a statement of its own: the next one sees what stands when the thread is held
+    with referring as (
+        insert into artifact_references (thread_id, sha256, label, as_part)
+        select target, r.sha256, r.label, r.as_part from artifact_references r where r.thread_id = source
+        on conflict do nothing),
+    copied as (
+        insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint,
+                                 metadata, sealed)
+        select target, c.checkpoint_ns, c.checkpoint_id, c.parent_checkpoint_id, c.type, c.checkpoint, c.metadata,
+               c.sealed
+          from checkpoints c where c.thread_id = source
+        on conflict do nothing),
+    blobs as (
+        insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob, parts)
+        select target, b.checkpoint_ns, b.channel, b.version, b.type, b.blob, b.parts
+          from checkpoint_blobs b where b.thread_id = source
+        on conflict do nothing)
+    insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob,
+                                   parts)
+    select target, w.checkpoint_ns, w.checkpoint_id, w.task_id, w.task_path, w.idx, w.channel, w.type, w.blob, w.parts
+      from checkpoint_writes w where w.thread_id = source
+    on conflict do nothing;
+end $$;

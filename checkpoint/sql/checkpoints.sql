@@ -90,29 +90,8 @@ delete from checkpoint_blobs b
 -- name: drop_parts
 select drop_parts_1(%s)
 
--- name: copy_references
-insert into artifact_references (thread_id, sha256, label, as_part)
-select %s, sha256, label, as_part from artifact_references where thread_id = %s
-on conflict do nothing
-
--- name: copy_checkpoints
-insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, sealed)
-select %s, checkpoint_ns, checkpoint_id, parent_checkpoint_id, type, checkpoint, metadata, sealed
-  from checkpoints where thread_id = %s
-on conflict do nothing
-
--- name: copy_blobs
-insert into checkpoint_blobs (thread_id, checkpoint_ns, channel, version, type, blob, parts)
-select %s, checkpoint_ns, channel, version, type, blob, parts
-  from checkpoint_blobs where thread_id = %s
-on conflict do nothing
-
--- name: copy_writes
-insert into checkpoint_writes (thread_id, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob,
-                               parts)
-select %s, checkpoint_ns, checkpoint_id, task_id, task_path, idx, channel, type, blob, parts
-  from checkpoint_writes where thread_id = %s
-on conflict do nothing
+-- name: copy_thread
+select copy_thread_1(%s, %s)
 
 -- name: live_namespaces
 -- What runs under the head was made after it.

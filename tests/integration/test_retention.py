@@ -16,6 +16,7 @@ from langgraph.graph import END, START, StateGraph
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.lease import claim, release
+from standfast.checkpoint.saver import LeasedSaver
 from standfast.graph import (
     FunctionChannel,
     Principal,
@@ -172,6 +173,34 @@ async def test_a_run_that_comes_while_its_thread_is_deleted_begins_on_a_new_one(
         result = await coming
     assert "succeeded" == result.status
     assert [(1,)] == query("select number from runs where thread_id = 't'")
+
+
+@pytest.mark.guarantee("G13")
+async def test_a_thread_that_is_being_copied_is_not_pruned_and_its_copy_is_whole(
+    agent: Runtime, database_url: str, query: Query, clock: Clock, add_thread: Callable[[str], str]
+) -> None:
+    await done(agent, "t")
+    clock.move(MONTH)
+    lease = await claim(agent.store.database, add_thread("copy"), seconds=60)
+    saver = LeasedSaver(agent.store.database, agent.store.sealer, lease)
+    async with await psycopg.AsyncConnection.connect(database_url, options="-c search_path=standfast") as other:
+        await other.execute(  # in the way of the copy's first rows
+            """insert into checkpoints (thread_id, checkpoint_ns, checkpoint_id, checkpoint)
+               select 'copy', checkpoint_ns, checkpoint_id, '{}' from checkpoints where thread_id = 't'"""
+        )
+        copying = asyncio.create_task(saver.acopy_thread("t", "copy"))
+        while not query("select 1 from pg_stat_activity where cardinality(pg_blocking_pids(pid)) > 0"):
+            assert not copying.done()
+            await asyncio.sleep(0.01)
+        pruned = await agent.aprune(older_than=DAY)
+        await other.rollback()
+        await copying
+    await release(agent.store.database, lease)
+    assert ({}, {"in_use": 1}) == (pruned.threads, pruned.kept)
+    of, copy = rows_of(query, "t"), rows_of(query, "copy")
+    for table in ("checkpoints", "checkpoint_blobs", "checkpoint_writes"):
+        assert 0 < of[table] == copy[table]
+    assert {("agent", "succeeded"): 1} == (await agent.aprune(older_than=DAY)).threads
 
 
 # -- what threads hold on to
@@ -380,8 +409,6 @@ async def test_a_history_of_a_graph_that_is_not_loaded_keeps_what_it_is_read_fro
 
 
 async def test_keep_latest_of_a_saver_leaves_messages_readable(agent: Runtime, clock: Clock) -> None:
-    from standfast.checkpoint.saver import LeasedSaver
-
     await done(agent, "t")
     before = await agent.astate("t")
     lease = await claim(agent.store.database, "t", seconds=60)
