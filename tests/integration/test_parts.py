@@ -346,6 +346,51 @@ async def test_a_copy_refers_too_and_reads_when_its_source_is_gone(
     assert noise(seed=0) == (await reader.aget_state({"configurable": {"thread_id": "target"}})).values["value"]
 
 
+def spoken(state: AgentState) -> Any:
+    return {"messages": [AIMessage("a" * LARGE, id="spoken")]}
+
+
+@pytest.mark.parametrize("named_by", ["checkpoint_blobs", "checkpoint_writes"])
+async def test_a_copy_holds_on_to_what_its_rows_name_when_others_of_it_go(
+    drive: Drive, query: Query, named_by: str
+) -> None:
+    config = {"configurable": {"thread_id": "source"}}
+    blobs = named_by == "checkpoint_blobs"
+    graph, given = (chain(replaced), {}) if blobs else (chain(spoken, state=AgentState), {"messages": []})
+    async with drive("source") as driven:
+        await driven.graph(graph.compile(checkpointer=True)).ainvoke(given, config, durability="sync")
+        if blobs:
+            await driven.saver.aprune(["source"])  # with the writes that named it too
+    assert [(named_by,)] == query(
+        """select 'checkpoint_blobs' from checkpoint_blobs where parts <> '{}'
+           union select 'checkpoint_writes' from checkpoint_writes where parts <> '{}'"""
+    )
+    async with drive("target") as driven:
+        await driven.saver.acopy_thread("source", "target")
+        await driven.saver.adelete_for_runs(["another"])
+    assert 1 == await references(query, "target")
+
+
+async def test_a_fork_of_a_cut_history_refers_to_what_only_its_checkpoint_names(
+    database_url: str, clock: Clock, query: Query
+) -> None:
+    async with Runtime(chain(replaced), database_url=database_url) as runtime:
+        await runtime.ainvoke({}, thread_id="t")
+        clock.move(DAY)
+        await runtime.aprune(older_than=0, keep_checkpoints=1)
+        assert [] == query("select parts from checkpoint_writes where parts <> '{}'")
+        await runtime.afork("t", to="fork")
+        assert 1 == await references(query, "fork")
+
+
+async def test_a_fork_refers_to_what_only_the_writes_of_its_steps_name(database_url: str, query: Query) -> None:
+    async with Runtime(chain(spoken, state=AgentState), database_url=database_url) as runtime:
+        await runtime.ainvoke("begin", thread_id="t")
+        assert [] == query("select parts from checkpoint_blobs where parts <> '{}'")
+        await runtime.afork("t", to="fork")
+        assert 1 == await references(query, "fork")
+
+
 async def test_a_fork_refers_to_the_parts_that_it_took_along_and_to_no_others(
     database_url: str, clock: Clock, query: Query
 ) -> None:
