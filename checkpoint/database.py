@@ -121,7 +121,7 @@ class Database:
         async def once() -> T:
             async with self.pool.connection() as conn:
                 if pipeline:
-                    async with conn.pipeline():  # autocommit: everything up to the sync is one transaction
+                    async with _pipeline(conn):
                         return await work(conn)
                 async with conn.transaction():
                     return await work(conn)
@@ -148,7 +148,7 @@ class Database:
         await self.run(work, pipeline=True)
 
     async def _commit_together(self, units: Sequence[Sequence[Statement]]) -> None:
-        async with self.pool.connection() as conn, conn.pipeline():
+        async with self.pool.connection() as conn, _pipeline(conn):
             await conn.execute(_PATIENCE)
             for statements in units:
                 await _execute(conn, statements)
@@ -232,6 +232,22 @@ class Database:
             raise errors.WrongLoop(
                 "this runtime belongs to another event loop; open one per loop, or use its blocking methods"
             )
+
+
+@asynccontextmanager
+async def _pipeline(conn: Connection) -> AsyncIterator[None]:
+    """A transaction whose statements travel together, up to the Sync that commits them.
+
+    psycopg sends that Sync whatever happens. Who is cancelled, or fails before the server has failed, in the middle of
+    his statements must not commit the first of them: his connection is closed.
+    """
+    async with conn.pipeline():
+        try:
+            yield
+        except BaseException as error:
+            if getattr(error, "sqlstate", None) is None:
+                await conn.close()
+            raise
 
 
 async def _execute(conn: Connection, statements: Sequence[Statement]) -> None:

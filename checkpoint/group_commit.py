@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 _MOST: Final = 16  # units of a group: their threads are locked until the last one is written
 _QUIET_TURNS: Final = 3  # turns of the loop without a newcomer after which a group is sent
@@ -36,7 +36,7 @@ class GroupCommit(Generic[T]):
     """
 
     def __init__(
-        self, alone: Callable[[T], Awaitable[None]], together: Callable[[Sequence[T]], Awaitable[None]]
+        self, alone: Callable[[T], Awaitable[None]], together: Callable[[Sequence[T]], Coroutine[Any, Any, None]]
     ) -> None:
         self._alone = alone
         self._together = together
@@ -70,7 +70,8 @@ class GroupCommit(Generic[T]):
             if group.sending is None:
                 group.units.remove(place)
             else:  # whoever is cancelled must not be committed behind his back: the others go alone
-                group.sending.cancel()
+                if not group.sending.cancelling():  # a second cancel would cut its clean-up
+                    group.sending.cancel()
                 await asyncio.wait([group.sending])
             raise
 
@@ -86,22 +87,22 @@ class GroupCommit(Generic[T]):
     def _close(self, group: _Group[T]) -> None:
         self._gathering = None
         if len(group.units) > 1:
-            group.sending = asyncio.create_task(self._send(group.units))
+            group.sending = asyncio.get_running_loop().create_task(self._together([unit for unit, _ in group.units]))
+            group.sending.add_done_callback(lambda sent: _tell(group, committed=_succeeded(sent)))
         else:
-            _tell(group.units, committed=False)
-
-    async def _send(self, units: Sequence[tuple[T, asyncio.Future[bool]]]) -> None:
-        committed = False
-        try:
-            await self._together([unit for unit, _ in units])
-            committed = True
-        except Exception as error:  # noqa: BLE001  each unit meets its own, alone
-            _LOG.debug("a group of %d commits is sent one by one: %s", len(units), error)
-        finally:
-            _tell(units, committed=committed)
+            _tell(group, committed=False)
 
 
-def _tell(units: Sequence[tuple[T, asyncio.Future[bool]]], *, committed: bool) -> None:
-    for _, place in units:
+def _succeeded(sent: asyncio.Task[None]) -> bool:
+    if sent.cancelled():  # perhaps before it had begun
+        return False
+    error = sent.exception()
+    if error is not None:
+        _LOG.debug("a group of commits is sent one by one: %s", error)
+    return error is None
+
+
+def _tell(group: _Group[T], *, committed: bool) -> None:
+    for _, place in group.units:
         if not place.done():
             place.set_result(committed)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import psycopg
@@ -94,3 +95,52 @@ async def test_a_statement_that_is_wrong_is_told_to_whose_it_is(database: Databa
 
     assert [None, None, None, psycopg.errors.DivisionByZero, None] == [one and type(one) for one in ended]
     assert [("a",), ("b",), ("c",), ("e",)] == query("select key from public.written order by key")
+
+
+async def test_what_cannot_be_sent_takes_nothing_of_its_own_along(database: Database, query: Query) -> None:
+    write = b"insert into public.written values (%s)"
+    units = {thread: unit(thread) for thread in THREADS}
+    units["c"].append((write, ("a NUL is not sent: \0",)))
+
+    ended = await asyncio.gather(*(database.commit(one) for one in units.values()), return_exceptions=True)
+
+    assert [None, None, psycopg.DataError, None, None] == [one and type(one) for one in ended]
+    assert [("a",), ("b",), ("d",), ("e",)] == query("select key from public.written order by key")
+
+
+class Cut(list[Statement]):
+    """Statements whose sender is cancelled after the first two, in a process that has been busy for a moment."""
+
+    def __init__(self, thread: str) -> None:
+        super().__init__([*unit(thread), *unit(thread)])
+        self.times = 0
+
+    def __iter__(self) -> Iterator[Statement]:
+        for number in range(len(self)):
+            if number == 2 and self.times == 0:
+                self.times += 1
+                sender = asyncio.current_task()
+                assert sender is not None
+                sender.cancel()
+                time.sleep(0.02)
+            yield self[number]
+
+
+async def test_who_is_cancelled_among_his_statements_has_committed_none_of_them(
+    database: Database, query: Query
+) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        await database.commit(Cut("a"))
+
+    assert [] == query("select key from public.written")
+
+
+async def test_a_group_that_is_cancelled_among_its_statements_has_committed_none_of_them(
+    database: Database, query: Query
+) -> None:
+    cut = Cut("c")
+
+    await asyncio.gather(*(database.commit(cut if thread == "c" else unit(thread)) for thread in THREADS))
+
+    assert 1 == cut.times
+    assert [("a",), ("b",), ("c",), ("c",), ("d",), ("e",)] == query("select key from public.written order by key")

@@ -138,3 +138,42 @@ async def test_when_all_of_a_group_are_cancelled_nothing_of_it_is_committed() ->
     assert [] == disk.committed
     await disk.commits.commit(9)
     assert [9] == disk.alone
+
+
+async def test_a_group_that_is_cancelled_before_it_has_begun_to_be_sent_leaves_nobody_waiting() -> None:
+    disk = Disk()
+    tasks = [asyncio.create_task(disk.commits.commit(unit)) for unit in range(10)]
+    asyncio.get_running_loop().call_soon(tasks[5].cancel)  # in the turn in which the group becomes full
+    tasks += [asyncio.create_task(disk.commits.commit(unit)) for unit in range(10, 18)]
+
+    async with asyncio.timeout(10):
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert isinstance(ended[5], asyncio.CancelledError)
+    assert [unit for unit in range(18) if unit != 5] == disk.committed
+
+
+async def test_the_clean_up_of_a_group_is_not_cut_by_the_next_one_that_is_cancelled() -> None:
+    begun, cleaned, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def together(_: Sequence[int]) -> None:
+        try:
+            begun.set()
+            await asyncio.Event().wait()
+        finally:
+            await go_on.wait()
+            cleaned.set()
+
+    commits = GroupCommit(Disk()._alone, together)
+    tasks = [asyncio.create_task(commits.commit(unit)) for unit in range(5)]
+    await begun.wait()
+    tasks[2].cancel()
+    await turns()
+    tasks[3].cancel()
+    await turns()
+    assert not tasks[3].done()
+
+    go_on.set()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+    assert cleaned.is_set()
