@@ -24,9 +24,11 @@ def place_of(timeline: Timeline) -> dict[Path, Mark]:
         waiting = {wait.node for wait in timeline.waits if wait.state == "open"}
         roots = {one.path[0] for one in under_way if len(one.path) == 1}
         # A nested step that had finished before a crash begins again in the story, and is not told to end: of each
-        # nested graph the step that began last is where it is.
+        # nested graph the step that began last is where it is, of several in one commit the innermost.
         for root in roots & waiting if waiting else roots:
-            path = max((one for one in under_way if one.path[0] == root), key=lambda one: one.since).path
+            path = max(
+                (one for one in under_way if one.path[0] == root), key=lambda one: (one.since, len(one.path))
+            ).path
             how = "waiting" if waiting else "running" if status is Status.RUNNING else "next"
             now |= {path[:depth]: how for depth in range(1, len(path) + 1)}
     return {path: Mark(done[path], now.get(path, "")) for path in {*done, *now}}

@@ -97,6 +97,7 @@ async def test_a_picture_of_another_graphs_thread_is_refused(opened: Open, datab
                 await other.apicture("t")
 
 
+@pytest.mark.one_drive("the drives are counted")
 async def test_the_timeline_tells_of_each_drive_and_of_who_decided(opened: Open) -> None:
     async with opened() as runtime:
         result = await runtime.ainvoke(REQUEST, thread_id="t")

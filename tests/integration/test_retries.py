@@ -376,7 +376,7 @@ async def test_a_call_that_was_cancelled_from_within_has_failed(opened: Open) ->
 async def test_a_cancelled_run_stops_its_attempt_or_lets_it_finish_as_its_policy_says(
     opened: Open, query: Query, on_cancel: Any, state: str, attempt: str
 ) -> None:
-    begun, noticed = asyncio.Event(), asyncio.Event()
+    begun, watched, noticed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @operation(policy=Policy(effect=Effect.IDEMPOTENT, retry=RetryPolicy(on_cancel=on_cancel)))
     async def work() -> str:
@@ -388,6 +388,7 @@ async def test_a_cancelled_run_stops_its_attempt_or_lets_it_finish_as_its_policy
     @operation(policy=Policy(effect=Effect.READ))
     async def sibling() -> str:
         """Notice the cancellation."""
+        watched.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -397,6 +398,7 @@ async def test_a_cancelled_run_stops_its_attempt_or_lets_it_finish_as_its_policy
     async with opened(work, sibling) as runtime:
         drive = asyncio.create_task(runtime.ainvoke(script([call("work"), call("sibling")]), thread_id="t"))
         await begun.wait()
+        await watched.wait()
         assert "cancelled" == (await runtime.acancel("t")).status
         await asyncio.wait([drive])
 

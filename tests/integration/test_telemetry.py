@@ -136,6 +136,7 @@ async def test_a_run_belongs_to_the_trace_of_its_caller_and_its_children_too(dat
     assert {"caller", "drive parent", "drive child", "step parent", "step quick"} == set(found)
 
 
+@pytest.mark.one_drive("the spans of one drive are told")
 async def test_attempts_are_spans_within_their_drive_and_no_value_is_in_them(opened: Open) -> None:
     tries = iter([ValueError(SECRET), ConnectionError(SECRET), None])
 
