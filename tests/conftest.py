@@ -19,7 +19,7 @@ import pytest
 from standfast.checkpoint.embedded import EmbeddedPostgres
 from standfast.checkpoint.migrate import migrate
 
-pytest_plugins = ["tests.servers.fixtures", "tests.suspending"]
+pytest_plugins = ["tests.ordering", "tests.servers.fixtures", "tests.suspending"]
 
 
 @pytest.fixture(scope="session")
@@ -50,6 +50,13 @@ def server_url(open_directory: Path) -> Iterator[str]:
     server.release()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def thawed() -> Iterator[None]:
+    """At the end pytest collects what was frozen too, and tells what was never closed."""
+    yield
+    gc.unfreeze()
+
+
 def at_database(url: str, name: str) -> str:
     """The same server, another database."""
     return urlunsplit(urlsplit(url)._replace(path=f"/{name}"))
@@ -73,6 +80,7 @@ def database_url(server_url: str, template: str) -> Iterator[str]:
     name = f"test_{uuid.uuid4().hex[:12]}"
     with psycopg.connect(server_url, autocommit=True) as conn:
         conn.execute(f"create database {name} template {template}")
+    gc.freeze()  # all that is there now: a collection that looks through every module takes longer than a test
     yield at_database(server_url, name)
     gc.collect()  # lets go of connections that a test cancelled while they were being made
     with psycopg.connect(server_url, autocommit=True) as conn:

@@ -10,15 +10,23 @@ import psycopg
 import pytest
 
 from tests.conftest import at_database
+from tests.crash.support.fleet import Forge
 from tests.crash.support.processes import Nursery
 from tests.servers.process import ServerProcess
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
     """A process that forks children, each of which does one job of tests/crash/support/jobs.py."""
     with Nursery(tmp_path_factory.mktemp("nursery")) as nursery:
         yield nursery
+
+
+@pytest.fixture(scope="session")
+def forge() -> Iterator[Forge]:
+    """A process that forks workers."""
+    with Forge() as forge:
+        yield forge
 
 
 @pytest.fixture(scope="module")

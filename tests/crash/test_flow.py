@@ -83,12 +83,6 @@ def receiver() -> Iterator[Receiver]:
         yield receiver
 
 
-@pytest.fixture(scope="module")
-def forge() -> Iterator[Forge]:
-    with Forge() as forge:
-        yield forge
-
-
 @pytest.fixture
 def fleet(forge: Forge, database_url: str, tmp_path: Path) -> Iterator[Fleet]:
     with Fleet(forge, database_url, tmp_path, lease=6.0) as fleet:

@@ -63,12 +63,6 @@ def place(database_url: str, tmp_path: Path) -> Iterator[Place]:
         yield Place(runtime, tmp_path)
 
 
-@pytest.fixture(scope="module")
-def forge() -> Iterator[Forge]:
-    with Forge() as forge:
-        yield forge
-
-
 @pytest.fixture
 def fleet(forge: Forge, database_url: str, tmp_path: Path) -> Iterator[Fleet]:
     with Fleet(forge, database_url, tmp_path, lease=LEASE) as fleet:
