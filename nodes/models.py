@@ -2,7 +2,7 @@
 
 Invariants: a model is known by a name that can be stored with a run; keys stay in the environment. An answer is
 whole or it is a failure: a stream that ended early, or arguments that were cut off, never pass for what the
-model meant.
+model meant. A provider's client, slow to import, is imported with the first of its models.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-import openai
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -25,12 +25,13 @@ from langchain_core.messages import (
     message_chunk_to_message,
 )
 from langchain_core.runnables import RunnableConfig
-from langchain_openai import ChatOpenAI
-from langchain_openai.chat_models.base import BaseChatOpenAI
 
 from standfast.checkpoint import errors
 from standfast.nodes.offline import OfflineModel
 from standfast.tools.failures import FailureClass, register_classifier
+
+if TYPE_CHECKING:
+    import openai
 
 OFFLINE: Final = "offline"
 TOLD: Final = "standfast:told"  # a tag: whoever asks tells the run's followers what the model says
@@ -57,6 +58,8 @@ def load_model(name: str) -> BaseChatModel:
             f"model {name!r} needs OPENAI_API_KEY (and OPENAI_BASE_URL for another compatible server)",
             model=name,
         )
+    from langchain_openai import ChatOpenAI
+
     # Attempts are counted in the ledger: the client must not add its own.
     return ChatOpenAI(
         model=model, max_retries=0, timeout=_REQUEST_SECONDS, stream_usage=True, http_async_client=_client_of_loop()
@@ -73,6 +76,8 @@ def _client_of_loop() -> openai.DefaultAsyncHttpxClient | None:
     except RuntimeError:
         return None
     if loop not in _clients:
+        import openai
+
         _clients[loop] = openai.DefaultAsyncHttpxClient(timeout=_REQUEST_SECONDS)
     return _clients[loop]
 
@@ -109,7 +114,7 @@ async def ask(
         raise IncompleteAnswer(f"the model's answer could not be read ({error})") from error
     if total is None:
         raise IncompleteAnswer("the model's stream was empty")
-    if isinstance(model, BaseChatOpenAI) and not total.response_metadata.get("finish_reason"):
+    if _is_openais(model) and not total.response_metadata.get("finish_reason"):
         raise IncompleteAnswer("the model's stream ended before its answer did")
     if not isinstance(total, AIMessageChunk):
         return total
@@ -117,6 +122,14 @@ async def ask(
     answer = message_chunk_to_message(total)
     assert isinstance(answer, AIMessage)
     return answer.model_copy(update={"tool_calls": calls, "invalid_tool_calls": broken})
+
+
+def _is_openais(model: BaseChatModel) -> bool:
+    if "langchain_openai" not in sys.modules:  # nobody can have made one
+        return False
+    from langchain_openai.chat_models.base import BaseChatOpenAI
+
+    return isinstance(model, BaseChatOpenAI)
 
 
 def _whole_calls(answer: AIMessageChunk) -> tuple[list[ToolCall], list[InvalidToolCall]]:
@@ -142,6 +155,10 @@ def _broken(name: str, identifier: str | None, raw: str, why: str) -> InvalidToo
 
 def _of_openai(error: BaseException) -> FailureClass | None:
     """What a status does not tell: failures of OpenAI's client that came without one, or say more than it."""
+    if "openai" not in sys.modules:
+        return None
+    import openai
+
     if not isinstance(error, openai.APIError):
         return None
     if isinstance(error, openai.APITimeoutError):

@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-import pypdf
-import pypdf.errors
 from bs4 import BeautifulSoup
 from bs4.element import NavigableString, PageElement, Tag
 
@@ -295,6 +293,9 @@ def _edges(tag: str) -> tuple[str, str]:
 
 
 def _pdf(data: bytes) -> tuple[str, str]:
+    import pypdf  # takes long, and most never read a PDF
+    import pypdf.errors
+
     try:
         reader = pypdf.PdfReader(io.BytesIO(data))
         if reader.is_encrypted and not reader.decrypt(""):
