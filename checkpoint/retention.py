@@ -137,7 +137,15 @@ class Retention:
             "parts": [named for _, _, named in blobs],
         }
 
+        done: tuple[str, int] | None = None  # by which transaction, should its commit not be heard of
+
         async def work(conn: Connection) -> int | None:
+            nonlocal done
+            if done is not None:
+                row = await (await conn.execute(_SQL["committed"], {"transaction": done[0]})).fetchone()
+                assert row is not None
+                if row["committed"]:
+                    return done[1]
             taken = await (await conn.execute(_SQL["take_unused"], params)).fetchone()
             assert taken is not None
             if not taken["taken"]:
@@ -147,7 +155,10 @@ class Retention:
             row = await (await conn.execute(_SQL["cut"], params)).fetchone()
             reach("retention.cutting")
             assert row is not None
-            return cast("int | None", row["deleted"])
+            if row["deleted"] is None:
+                return None
+            done = row["transaction"], row["deleted"]
+            return done[1]
 
         return await self._database.run(work)
 

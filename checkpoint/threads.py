@@ -65,6 +65,11 @@ class Thread(Shown):
     created_at: datetime
     updated_at: datetime
 
+    @property
+    def thread_id(self) -> str:
+        """Its id, by the name that it has wherever something belongs to a thread."""
+        return self.id
+
     def __repr__(self) -> str:
         why = f", {self.reason}" if self.reason else ""
         by = f", driven by {self.worker}" if self.worker else ""

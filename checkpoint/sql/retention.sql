@@ -33,7 +33,11 @@ select take_unused_1(%(thread)s) as taken
 
 -- name: cut
 select cut_thread_1(%(thread)s, %(before)s, %(keep)s, %(first_read)s, %(at)s, %(channels)s::text[], %(tag)s,
-                    %(blobs)s::bytea[], %(parts)s::text[]) as deleted
+                    %(blobs)s::bytea[], %(parts)s::text[]) as deleted,
+       pg_current_xact_id()::text as transaction
+
+-- name: committed
+select coalesce(pg_xact_status(%(transaction)s::text::xid8) = 'committed', false) as committed
 
 -- name: versions
 select checkpoint -> 'channel_versions' as versions from checkpoints

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from standfast.checkpoint import errors
 from standfast.graph.cli.exits import SUCCEEDED
-from standfast.graph.cli.output import local_time, note, say_json, say_table
+from standfast.graph.cli.output import local_time, note, note_cut, say_json, say_table
 from standfast.graph.cli.session import session
 from standfast.graph.door import thread_id_of
 from standfast.graph.runtime import AsyncRuntime
@@ -48,6 +48,7 @@ def list_all(database: str | None, *, thread: str | None, limit: int, as_json: b
             for one in found
         ]
         say_table(("ID", "BYTES", "TYPE", "THREAD", "SINCE", "NAME"), rows)
+    note_cut(found, limit)
     return SUCCEEDED
 
 

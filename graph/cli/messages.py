@@ -7,7 +7,7 @@ from typing import Any
 from standfast.checkpoint import errors
 from standfast.checkpoint.outbox import Delivery, State
 from standfast.graph.cli.exits import FAILED, SUCCEEDED
-from standfast.graph.cli.output import counted, local_time, note, say, say_json, say_table
+from standfast.graph.cli.output import counted, local_time, note, note_cut, say, say_json, say_table
 from standfast.graph.cli.session import load_channels, session
 from standfast.graph.door import thread_id_of
 from standfast.graph.runtime import AsyncRuntime
@@ -48,6 +48,7 @@ def list_all(
             for one in found
         ]
         say_table(("MESSAGE", "TOPIC", "KEY", "CHANNEL", "STATE", "ATTEMPTS", "WHEN", ""), rows)
+    note_cut(found, limit)
     return SUCCEEDED
 
 

@@ -10,7 +10,7 @@ from standfast.checkpoint.threads import Thread
 from standfast.checkpoint.waits import Kind
 from standfast.graph.cli.exits import SUCCEEDED
 from standfast.graph.cli.limits import budget_of_text, seconds_of
-from standfast.graph.cli.output import counted, local_time, note, say, say_json, say_table
+from standfast.graph.cli.output import counted, local_time, note, note_cut, say, say_json, say_table
 from standfast.graph.cli.session import session
 from standfast.graph.door import text_of, thread_id_of
 from standfast.graph.runtime import AsyncRuntime
@@ -29,6 +29,7 @@ def threads(database: str | None, *, state: str | None, graph: str | None, limit
     else:
         rows = [(one.id, one.status, one.graph, local_time(one.updated_at), _why(one)) for one in found]
         say_table(("THREAD", "STATUS", "GRAPH", "CHANGED", ""), rows)
+    note_cut(found, limit)
     return SUCCEEDED
 
 
@@ -56,6 +57,7 @@ def runs(
             for one in found
         ]
         say_table(("THREAD", "RUN", "STATUS", "GRAPH", "ASKED BY", "ACCEPTED", ""), rows)
+    note_cut(found, limit)
     return SUCCEEDED
 
 
@@ -82,6 +84,7 @@ def waits(
             for one in found
         ]
         say_table(("THREAD", "KIND", "FOR", "AT", "SINCE", "UNTIL"), rows)
+    note_cut(found, limit)
     return SUCCEEDED
 
 

@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from datetime import datetime
 from typing import Any, TextIO
 
@@ -55,6 +55,12 @@ def say_table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> None
     for row in [list(headings), *cells]:
         line = "  ".join(cell.ljust(size) for cell, size in zip(row, widths, strict=True)).rstrip()
         _write(sys.stdout, f"{line if width is None else line[:width]}\n")
+
+
+def note_cut(found: Sized, limit: int) -> None:
+    """Say, after a list that is as long as it may be, that it may have been cut."""
+    if len(found) == limit:
+        note(f"\nThese are the first {limit:,}; there may be more: --limit")
 
 
 def is_terminal(stream: TextIO) -> bool:

@@ -45,9 +45,9 @@ def history(database: str | None, thread: str, *, limit: int, before: str | None
     return SUCCEEDED
 
 
-def state(database: str | None, place: str, *, graph: str | None, as_json: bool) -> int:
+def state(database: str | None, place: str, *, at: str | None, graph: str | None, as_json: bool) -> int:
     """Show the values of one state."""
-    thread, checkpoint = _place(place)
+    thread, checkpoint = _place(place, at)
     with session(database, graph) as current:
 
         async def work(runtime: AsyncRuntime) -> Any:
@@ -95,6 +95,7 @@ def fork(
     database: str | None,
     place: str,
     *,
+    at: str | None,
     to: str | None,
     values: str | None,
     as_node: str | None,
@@ -107,7 +108,7 @@ def fork(
     as_json: bool,
 ) -> int:
     """Make a new thread from a state of another one, and drive it."""
-    thread, checkpoint = _place(place)
+    thread, checkpoint = _place(place, at)
     changes = None if values is None else object_of(values, "--values")
     left, most = seconds_of(deadline), budget_of_text(budget)
     with session(database, graph) as current:
@@ -148,10 +149,12 @@ async def _require_graph_of(current: Session, runtime: AsyncRuntime, thread_id: 
     runtime.name = thread.graph
 
 
-def _place(given: str) -> tuple[str, str | None]:
-    thread, at, checkpoint = given.rpartition("@")
-    if not at:
-        return thread_id_of(given), None
+def _place(given: str, at: str | None = None) -> tuple[str, str | None]:
+    thread, mark, checkpoint = given.rpartition("@")
+    if at is not None and mark:
+        raise errors.InvalidRequest(f"{given!r} names a checkpoint; write that, or --at {at}, not both")
+    if not mark:
+        return thread_id_of(given), at
     if not checkpoint or not thread:
         raise errors.InvalidRequest(f"write THREAD or THREAD@CHECKPOINT, not {given!r}; see: standfast history THREAD")
     return thread_id_of(thread), checkpoint

@@ -14,6 +14,7 @@ Place = Annotated[
     str,
     typer.Argument(metavar="THREAD[@CHECKPOINT]", help="A state; the newest, or one it had.", show_default=False),
 ]
+At = Annotated[str | None, typer.Option("--at", metavar="CHECKPOINT", help="Another way to write THREAD@CHECKPOINT.")]
 
 
 @travel.command()
@@ -33,11 +34,11 @@ def history(
 
 
 @travel.command()
-def state(context: typer.Context, place: Place, graph: Graph = None, json: Json = False) -> int:
+def state(context: typer.Context, place: Place, at: At = None, graph: Graph = None, json: Json = False) -> int:
     """Show a thread's values, now or at a checkpoint."""
     from standfast.graph.cli import past
 
-    return past.state(context.obj, place, graph=graph, as_json=json)
+    return past.state(context.obj, place, at=at, graph=graph, as_json=json)
 
 
 @travel.command()
@@ -52,6 +53,7 @@ def diff(context: typer.Context, before: Place, after: Place, graph: Graph = Non
 def fork(
     context: typer.Context,
     place: Place,
+    at: At = None,
     to: Annotated[str | None, typer.Option("--to", metavar="ID", help="The new thread's id.")] = None,
     values: Annotated[
         str | None, typer.Option("--values", metavar="JSON", help="Fields to write into its state first.")
@@ -75,6 +77,7 @@ def fork(
     return past.fork(
         context.obj,
         place,
+        at=at,
         to=to,
         values=values,
         as_node=as_node,

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import operator
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Annotated, Any, TypedDict
 
 import pytest
+from langgraph.graph import START, StateGraph
 
+from standfast.checkpoint import crashpoints
 from standfast.checkpoint.database import Database
 from standfast.checkpoint.lease import claim
 from standfast.checkpoint.saver import LeasedSaver
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.stored_types import TypeRegistry
 from standfast.graph import Runtime
-from tests.crash.chaos.proxy import Proxy
+from tests.crash.chaos.proxy import Moment, Proxy
 from tests.crash.support.work_graphs import asking, waiting
 from tests.servers.fixtures import Eventually
 
@@ -119,3 +123,57 @@ async def test_a_step_whose_commit_was_not_heard_of_is_one_step(
             ended = await runtime.aresume(f"t-{number}", "yes")
             assert ("succeeded", "yes") == (str(ended.status), ended.values["answer"])
     assert [(8, 8)] == query("select count(*), count(distinct thread_id) from runs")
+
+
+class Done(TypedDict, total=False):
+    done: Annotated[list[int], operator.add]
+
+
+def in_step(steps: int) -> StateGraph[Done]:
+    """A graph whose threads are at the same step when they are begun at the same moment."""
+
+    def step(number: int) -> Callable[[Done], Any]:
+        async def run(state: Done) -> Done:
+            await asyncio.sleep(0.05)
+            return {"done": [number]}
+
+        return run
+
+    graph = StateGraph(Done)
+    for number in range(steps):
+        graph.add_node(str(number), step(number))
+        graph.add_edge(START if number == 0 else str(number - 1), str(number))
+    return graph
+
+
+@pytest.mark.guarantee("G1")
+@pytest.mark.parametrize("moment", ["after", "before"])
+async def test_threads_whose_common_commit_was_not_heard_of_end_each_once(
+    network: Proxy, query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, moment: Moment
+) -> None:
+    """Whenever a group is sent, the next commit of the process is cut: mostly that one, whose units go alone then."""
+    caplog.set_level(logging.DEBUG, "standfast.group_commit")
+    cuts: list[asyncio.Task[bool]] = []
+
+    def cut(point: str) -> None:
+        if point == "group.fenced":
+            cuts.append(asyncio.create_task(network.cut_commit(moment, PATIENCE)))
+
+    threads, steps = [f"t-{number}" for number in range(8)], 4
+    async with Runtime(in_step(steps), database_url=network.url) as runtime:
+        monkeypatch.setattr(crashpoints, "hook", cut)
+        results = await asyncio.gather(*(runtime.ainvoke({"done": []}, thread_id=thread) for thread in threads))
+        monkeypatch.setattr(crashpoints, "hook", None)
+        for one in cuts:
+            one.cancel()
+        assert "standfast.group_commit" in {record.name for record in caplog.records}, "no group was cut"
+
+        assert [("succeeded", list(range(steps)))] * 8 == [(str(one.status), one.values["done"]) for one in results]
+        for thread in threads:
+            events = [event async for event in runtime.astream(thread)]
+            assert list(range(1, len(events) + 1)) == [event.seq for event in events]
+            assert 1 == [event.kind for event in events].count("run_end")
+    assert [("succeeded", 1, 0)] * 8 == query(
+        "select r.state, t.epoch::int, t.crashes from runs r join threads t on t.id = r.thread_id"
+    )
+    assert [(steps + 2,)] * 8 == query("select count(*) from checkpoints group by thread_id")

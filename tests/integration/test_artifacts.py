@@ -316,6 +316,27 @@ async def test_every_way_into_a_thread_makes_it_refer(running: Open, kept: Store
     assert 0 == await kept.artifacts.sweep()
 
 
+async def test_what_is_put_again_is_kept_for_a_day_from_then(kept: Store, clock: Clock) -> None:
+    for _ in range(2):
+        clock.move(0.9 * DAY)
+        artifact = await kept.artifacts.put(b"x", name="x", media_type="a/b")
+    clock.move(0.9 * DAY)
+    assert 0 == await kept.artifacts.sweep()
+    assert b"x" == await kept.artifacts.read(artifact)
+
+
+async def test_a_sweep_comes_to_what_may_go_however_much_is_older_and_stays(
+    kept: Store, clock: Clock, add_thread: Callable[[str], str]
+) -> None:
+    thread = add_thread("t")
+    for number in range(3):
+        await kept.artifacts.put(b"%d" % number, name="x", media_type="a/b", thread_id=thread)
+    clock.move(DAY)
+    await kept.artifacts.put(b"loose", name="x", media_type="a/b")
+    clock.move(2 * DAY)
+    assert 1 == await kept.artifacts.sweep(most=1)
+
+
 async def test_where_nothing_would_refer_an_artifact_is_refused(kept: Store, running: Open) -> None:
     artifact = await kept.artifacts.put(b"x", name="x", media_type="a/b")
     async with running(lambda state: {}) as runtime:

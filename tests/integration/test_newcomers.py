@@ -50,6 +50,13 @@ async def test_an_approval_is_approved_by_itself_or_by_its_id(opened: Open) -> N
             assert "succeeded" == (await runtime.aresume(thread, approve=of(result.approvals[0]))).status
 
 
+async def test_a_thread_has_its_id_by_the_name_that_results_and_approvals_have(opened: Open) -> None:
+    async with opened() as runtime:
+        result = await runtime.ainvoke(REQUEST, thread_id="t")
+        (thread,) = await runtime.athreads()
+    assert ["t", "t", "t"] == [one.thread_id for one in (thread, result, result.approvals[0])]
+
+
 async def test_an_approval_that_shows_another_digest_than_what_is_open_decides_nothing(opened: Open) -> None:
     async with opened() as runtime:
         (approval,) = (await runtime.ainvoke(REQUEST, thread_id="t")).approvals

@@ -369,6 +369,23 @@ async def test_a_poll_is_asked_once_more_when_the_time_is_up_and_may_give_more(o
     assert ("succeeded", [7, 8, 9], ['{"file": "x.png"}']) == (end.status, asked, texts(end))
 
 
+@pytest.mark.guarantee("G8")
+async def test_a_driver_that_comes_between_two_polls_waits_no_longer_than_the_time_out(
+    opened: Open, clock: Clock, query: Any
+) -> None:
+    calls: list[str] = []
+
+    async def poll(handle: Any) -> Pending:
+        return Pending(handle)
+
+    timeout = FIRST_DELAY * 1.5  # the second poll would come later
+    async with opened(renderer(calls, poll=poll, timeout=timeout.total_seconds())) as runtime:
+        await runtime.ainvoke(RENDER, thread_id="t")
+        clock.move(FIRST_DELAY)
+        await runtime.aresume("t")
+        assert [(timeout - FIRST_DELAY,)] == query("select until - standfast.now() from standing_1('t', %s)", calls[0])
+
+
 @pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
 def test_a_time_out_that_is_none_is_refused(seconds: float) -> None:
     with pytest.raises(errors.UsageError, match="a time-out is a number of seconds above 0"):

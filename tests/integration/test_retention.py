@@ -372,6 +372,26 @@ async def test_what_was_read_before_another_cut_is_not_written(
     assert before == (await agent.astate("t")).values["messages"]
 
 
+async def test_a_cut_whose_commit_was_not_heard_of_is_counted_as_ones_own(
+    agent: Runtime, query: Query, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await done(agent, "t")
+    clock.move(DAY)
+    run = agent.store.database.run
+
+    async def unheard(work: Any, **options: Any) -> Any:
+        await run(work, **options)
+        return await run(work, **options)
+
+    [(before,)] = query("select count(*) from checkpoints")
+    with monkeypatch.context() as network:
+        network.setattr(agent.store.database, "run", unheard)
+        pruned = await agent.aprune(older_than=0, keep_checkpoints=3)
+    [(after,)] = query("select count(*) from checkpoints")
+    assert ({("agent", "succeeded"): 1}, {}, before - after) == (pruned.threads, pruned.kept, pruned.checkpoints)
+    assert 0 < pruned.checkpoints
+
+
 async def test_a_thread_that_is_deleted_while_it_is_cut_is_passed_over(agent: Runtime, clock: Clock) -> None:
     await done(agent, "t")
     clock.move(DAY)

@@ -17,8 +17,11 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 Moment = Literal["before", "after"]
 
+_BEGIN: Final = b"BEGIN\x00"
 _COMMIT: Final = b"COMMIT\x00"
+_ROLLBACK: Final = b"ROLLBACK\x00"
 _EXECUTE_AND_SYNC: Final = b"E\0\0\0\t\0\0\0\0\0S\0\0\0\4"  # ends an implicit transaction of the extended protocol
+_SYNC_AND_FLUSH: Final = b"S\0\0\0\4H\0\0\0\4"  # ends one whose statements came in a pipeline, in pieces before
 _LARGE: Final = 600  # bytes: what ends in a Sync and is larger than this is a step, not a poll
 _RESET: Final = struct.pack("ii", 1, 0)
 _PIECE: Final = 65536
@@ -30,7 +33,13 @@ class _Pair:
 
     near: asyncio.StreamWriter
     far: asyncio.StreamWriter
+    begun: bool = False  # a transaction in so many words, whose pipelines are no commits
     dying: bool = False  # its commit is with the server, whose answer will be kept back
+
+    def commits(self, piece: bytes, smallest: int) -> bool:
+        if piece.endswith(_SYNC_AND_FLUSH) and not self.begun:
+            return True
+        return _COMMIT in piece or (piece.endswith(_EXECUTE_AND_SYNC) and len(piece) > smallest)
 
     def cut(self) -> None:
         for writer in (self.near, self.far):
@@ -142,9 +151,11 @@ class Proxy:
                 await self._open.wait()
                 if self.delay:
                     await asyncio.sleep(self.delay)
+                if there:
+                    pair.begun = _BEGIN in piece or (pair.begun and _COMMIT not in piece and _ROLLBACK not in piece)
                 if not there and pair.dying:
                     return  # the server has committed, and nobody will hear of it
-                if there and self._armed and _commits(piece, self._armed[0][1]):
+                if there and self._armed and pair.commits(piece, self._armed[0][1]):
                     moment, _, tell = self._armed.pop(0)
                     tell()
                     if moment == "before":
@@ -152,10 +163,6 @@ class Proxy:
                     pair.dying = True
                 writer.write(piece)
                 await writer.drain()
-
-
-def _commits(piece: bytes, smallest: int) -> bool:
-    return _COMMIT in piece or (piece.endswith(_EXECUTE_AND_SYNC) and len(piece) > smallest)
 
 
 async def _connect(url: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -156,6 +156,8 @@ def test_lists_are_filtered_and_limited(submit: Any, cli: Any, graphs: str) -> N
     for number in range(3):
         submit("notes", "--thread", f"n-{number}")
     cli("run", '{"text": "a"}', "--graph", f"{graphs}:questions", "--thread", "q", "--json")
+    assert "there may be more: --limit" in cli("threads", "--limit", "2").err
+    assert "there may be more" not in cli("threads").err
     assert ["q"] == [one["thread_id"] for one in cli("threads", "--state", "waiting", "--json").json]
     assert ["n-2", "n-1"] == [
         one["thread_id"] for one in cli("threads", "--graph", f"{graphs}:notes", "--limit", "2", "--json").json

@@ -21,6 +21,7 @@ def test_a_thread_s_history_names_checkpoints_that_state_and_diff_take(cli: Any,
     first = entries[-2]["checkpoint_id"]
     then = cli("state", f"t@{first}", "--json").json
     assert ["human"] == [one["type"] for one in then["values"]["messages"]]
+    assert then == cli("state", "t", "--at", first[:30], "--json").json
     assert "next: analysis" in cli("state", f"t@{first}").out
     assert "outcome: null -> " in cli("diff", f"t@{first}", "t").out
     assert "They do not differ." in cli("diff", "t", "t").err
@@ -35,7 +36,7 @@ def test_a_fork_goes_on_from_a_checkpoint_and_publishes_nothing_again(
     before = sorted(path.name for path in tmp_path.rglob("*.md"))
     entries = cli("history", "t", "--json").json
     start = entries[-2]["checkpoint_id"]
-    forked = cli("fork", f"t@{start}", "--to", "again", "--json")
+    forked = cli("fork", "t", "--at", start, "--to", "again", "--json")
     assert 0 == forked.code
     assert "may only read" in forked.err
     assert ("again", "succeeded") == (forked.json["thread_id"], forked.json["status"])
@@ -54,6 +55,7 @@ def test_a_fork_goes_on_from_a_checkpoint_and_publishes_nothing_again(
 def test_a_place_that_cannot_be_is_refused_with_one_sentence(cli: Any, propose: Propose) -> None:
     propose()
     assert "standfast history t" in cli("state", "t@0123abcd").sentence
+    assert "not both" in cli("state", "t@0123", "--at", "0123").sentence
     assert "THREAD@CHECKPOINT" in cli("diff", "t@", "t").sentence
     assert "no thread 'nobody'" in cli("fork", "nobody").sentence
     assert "--values" in cli("fork", "t", "--values", "[1]").sentence
