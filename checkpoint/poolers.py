@@ -25,9 +25,10 @@ Connection = AsyncConnection[DictRow]
 async def require_session(conn: Connection, another: Callable[[], Awaitable[Connection]], *, where: str) -> bool:
     """Refuse a pooler that gives each transaction another backend: leases would be renewed and bells be heard nowhere.
 
-    A pooler is known by the backend's number, which it makes up. It pools by transactions if a second client is given
-    the first one's backend, or drives the first one away from it. Returns whether the number that `conn` was told is
-    true, so that there is no pooler. Raises `DatabaseMisconfigured`.
+    A pooler is known by the backend's number, which it makes up. It pools by transactions if the first client changes
+    its backend by itself (servers in turn), or a second one is given it, or drives the first one away from it.
+    Returns whether the number that `conn` was told is true, so that there is no pooler. Raises
+    `DatabaseMisconfigured`.
     """
     pid = await backend(conn)
     if pid == conn.info.backend_pid:
@@ -64,13 +65,16 @@ async def require_transactions(pooled: Connection, direct: Connection, *, where:
 
 async def backend(conn: Connection) -> int:
     """The process of the server that `conn` has now."""
-    row = await (await conn.execute("select pg_catalog.pg_backend_pid() as pid")).fetchone()
+    row = await (await conn.execute("select pg_catalog.pg_backend_pid() as pid", prepare=False)).fetchone()
     assert row is not None
     return int(row["pid"])
 
 
 async def _shared(conn: Connection, other: Connection, pid: int) -> bool:
-    """Whether two clients have one backend, or the first has another while the second is in a transaction."""
+    """Whether the first client's backend changes, or is the second one's too while that is in a transaction."""
+    for _ in range(2):  # of servers that are taken in turn, two questions that follow each other meet two
+        if await backend(conn) != pid:
+            return True
     try:
         async with other.transaction():
             return await backend(other) == pid or await backend(conn) != pid

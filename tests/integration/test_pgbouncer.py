@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import os
 import pwd
 import shutil
@@ -17,11 +19,14 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from langgraph.graph import START, StateGraph
+from psycopg import AsyncConnection
 from psycopg.conninfo import conninfo_to_dict
+from psycopg.rows import DictRow, dict_row
 from pydantic import SecretStr
 
 from standfast.checkpoint import errors
 from standfast.checkpoint.migrate import migrate
+from standfast.checkpoint.poolers import require_session
 from standfast.checkpoint.settings import Settings
 from standfast.graph import Runtime, wait_for_event
 
@@ -62,7 +67,7 @@ def pooler(database_url: str, tmp_path: Path, unused_tcp_port: int) -> Iterator[
         host = str(direct["host"])
         account = pwd.getpwuid(os.stat(host).st_uid) if host.startswith("/") else pwd.getpwnam("nobody")
 
-    def start(mode: str, *ignored: str, size: int = 40) -> str:
+    def start(mode: str, *ignored: str, size: int = 40, in_turn: bool = False) -> str:
         folder = tmp_path / "pooler"
         folder.mkdir()
         (folder / "users.txt").write_text(f'"{user}" "{password}"\n')
@@ -79,6 +84,7 @@ auth_file = {folder / "users.txt"}
 pool_mode = {mode}
 default_pool_size = {size}
 max_client_conn = 200
+server_round_robin = {int(in_turn)}
 {"ignore_startup_parameters = " + ",".join(ignored) if ignored else ""}
 """
         )
@@ -114,6 +120,30 @@ async def test_a_pooler_by_transactions_is_refused_at_the_start(pooler: Pooler) 
             pass
     with pytest.raises(errors.DatabaseMisconfigured, match="transaction mode"):
         await migrate(url)
+
+
+async def test_a_pooler_that_takes_its_servers_in_turn_is_known_beside_a_client_that_is_busy(
+    pooler: Pooler,
+) -> None:
+    """Of three servers the busy one takes one before the first look: at each, the turn is such that nothing shows."""
+    url = pooler("transaction", *IGNORED, size=3, in_turn=True)
+    with contextlib.ExitStack() as clients:
+        for _ in range(3):
+            clients.enter_context(psycopg.connect(url)).execute("select 1")
+    looks = itertools.count()
+
+    async def connected() -> AsyncConnection[DictRow]:
+        return await AsyncConnection.connect(url, autocommit=True, row_factory=dict_row)
+
+    async with await connected() as conn, await connected() as busy:
+
+        async def another() -> AsyncConnection[DictRow]:
+            if next(looks) == 0:
+                await busy.execute("select 1")
+            return await connected()
+
+        with pytest.raises(errors.DatabaseMisconfigured, match="transaction mode"):
+            await require_session(conn, another, where="here")
 
 
 async def test_a_pooler_that_does_not_take_our_options_is_named(pooler: Pooler) -> None:
