@@ -189,6 +189,10 @@ begin
     end if;
     perform lock_family_1(thread, run);
     perform assert_lease_1(thread, held);
+    perform 1 from threads where id = thread and lease_holder is null;
+    if found then
+        return;  -- sent again, and somebody has opened the run again in between
+    end if;
     perform 1 from threads where id = thread and cancel_requested_at is not null;
     if found and new_state = 'needs_attention' then
         new_state := 'cancelled';

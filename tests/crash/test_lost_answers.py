@@ -177,3 +177,19 @@ async def test_threads_whose_common_commit_was_not_heard_of_end_each_once(
         "select r.state, t.epoch::int, t.crashes from runs r join threads t on t.id = r.thread_id"
     )
     assert [(steps + 2,)] * 8 == query("select count(*) from checkpoints group by thread_id")
+
+
+@pytest.mark.guarantee("G1")
+async def test_an_end_that_is_sent_again_does_not_undo_a_retry_that_came_in_between(
+    database_url: str, far: Store, query: Query
+) -> None:
+    async with Runtime(asking(), database_url=database_url) as runtime:
+        await runtime.asubmit({}, thread_id="t")
+        lease = await claim(far.database, "t", seconds=60)
+        run = (await far.threads.get("t")).run_id
+        await far.threads.end(lease, run, "needs_attention", reason="why")
+        assert "reopened" == await far.threads.retry("t")
+
+        await far.threads.end(lease, run, "needs_attention", reason="why")
+
+    assert [("open", True)] == query("select r.state, t.due_at is not null from runs r, threads t")
