@@ -108,6 +108,31 @@ async def test_nothing_that_is_young_open_or_driven_goes(agent: Runtime, query: 
     assert "succeeded" == (await agent.aresume("waiting")).status, "its approval has expired, and it goes on"
 
 
+@pytest.mark.guarantee("G13")
+@pytest.mark.parametrize(
+    "meanwhile",
+    [
+        "update threads set updated_at = standfast.now()",
+        "update threads set due_at = standfast.now()",
+        "update runs set state = 'queued' where number = 1",
+        "update waits set state = 'open'",
+        "update approvals set state = 'open'",
+    ],
+)
+async def test_what_has_come_since_a_thread_was_chosen_keeps_it(
+    agent: Runtime, query: Query, clock: Clock, meanwhile: str
+) -> None:
+    for _ in range(2):
+        await done(agent, "t")
+    clock.move(MONTH)
+    selection = await agent._selection(DAY, None, None, "default", None)
+    [chosen] = await agent.store.retention.page(selection, None, most=10)
+    assert [None] == await agent.store.retention.would_keep([chosen.id], selection)
+    query(meanwhile)
+    assert ["in_use"] == await agent.store.retention.delete([chosen.id], selection)
+    assert [("t",)] == query("select id from threads")
+
+
 async def test_what_is_pruned_is_narrowed_by_status_graph_and_tenant(
     agent: Runtime, query: Query, clock: Clock
 ) -> None:
