@@ -15,8 +15,9 @@ from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncPipeline
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.pq import PipelineStatus
 from psycopg.rows import DictRow, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout
 
@@ -53,6 +54,35 @@ _PATIENCE: Final = b"select set_config('lock_timeout', '100ms', true)"  # a grou
 _MENDED_BY_TIME: Final[frozenset[Meaning]] = frozenset({"timeout", "unavailable", "conflict"})
 
 
+class PooledConnection(AsyncConnection[DictRow]):
+    """A connection that does not go back to its pool in the middle of a pipeline."""
+
+    @asynccontextmanager
+    async def pipeline(self) -> AsyncIterator[AsyncPipeline]:
+        """A pipeline as psycopg's; in autocommit what is sent up to its Sync is one transaction.
+
+        Two ways out of psycopg's own leave something behind for a caller who is cancelled. Its Sync is sent whatever
+        happens: who is cancelled, or fails before the server has failed, in the middle of his statements would commit
+        the first of them. And who is cancelled on entering leaves a connection that looks idle and is still in pipeline
+        mode: whoever gets it next is told that his statements are done, and they are never committed. Both are closed.
+        """
+        if self.info.pipeline_status is not PipelineStatus.OFF:  # within another one, which sees to it
+            async with super().pipeline() as inner:
+                yield inner
+            return
+        try:
+            async with super().pipeline() as pipeline:
+                try:
+                    yield pipeline
+                except BaseException as error:
+                    if getattr(error, "sqlstate", None) is None:
+                        await self.close()
+                    raise
+        finally:
+            if not self.closed and self.info.pipeline_status is not PipelineStatus.OFF:
+                await self.close()
+
+
 class Database:
     """A pool on one database, bound to the event loop that opened it.
 
@@ -73,7 +103,7 @@ class Database:
         self._commits = GroupCommit(self._commit_alone, self._commit_together)
         self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             self._pooled or self.conninfo,
-            connection_class=AsyncConnection[DictRow],
+            connection_class=PooledConnection,
             kwargs={
                 "autocommit": True,
                 "prepare_threshold": 0 if self._pooled is None else None,  # the next transaction has another session
@@ -121,7 +151,7 @@ class Database:
         async def once() -> T:
             async with self.pool.connection() as conn:
                 if pipeline:
-                    async with _pipeline(conn):
+                    async with conn.pipeline():  # everything up to the sync is one transaction
                         return await work(conn)
                 async with conn.transaction():
                     return await work(conn)
@@ -148,7 +178,7 @@ class Database:
         await self.run(work, pipeline=True)
 
     async def _commit_together(self, units: Sequence[Sequence[Statement]]) -> None:
-        async with self.pool.connection() as conn, _pipeline(conn):
+        async with self.pool.connection() as conn, conn.pipeline():
             await conn.execute(_PATIENCE)
             for statements in units:
                 await _execute(conn, statements)
@@ -232,22 +262,6 @@ class Database:
             raise errors.WrongLoop(
                 "this runtime belongs to another event loop; open one per loop, or use its blocking methods"
             )
-
-
-@asynccontextmanager
-async def _pipeline(conn: Connection) -> AsyncIterator[None]:
-    """A transaction whose statements travel together, up to the Sync that commits them.
-
-    psycopg sends that Sync whatever happens. Who is cancelled, or fails before the server has failed, in the middle of
-    his statements must not commit the first of them: his connection is closed.
-    """
-    async with conn.pipeline():
-        try:
-            yield
-        except BaseException as error:
-            if getattr(error, "sqlstate", None) is None:
-                await conn.close()
-            raise
 
 
 async def _execute(conn: Connection, statements: Sequence[Statement]) -> None:

@@ -230,3 +230,30 @@ async def test_a_close_in_the_middle_of_an_outage_ends_the_retries_by_name(open_
 async def test_what_the_schema_lacks_is_named(database: Database) -> None:
     with pytest.raises(errors.SchemaOutOfDate, match="standfast migrate"):
         await database.fetch(b"select * from no_such_table")
+
+
+@pytest.mark.guarantee("G1")
+async def test_after_a_cancel_at_any_moment_what_is_acknowledged_is_committed(
+    database_url: str, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """psycopg yields to the loop where it enters a pipeline if the process is busy; here always."""
+    monkeypatch.setattr(psycopg.waiting, "MAX_BUSY_TIME", -1.0)
+    make_tables(database_url)
+    database = Database(database_url, pool_size=1, retry_seconds=20)
+    await database.open()
+
+    async def work(conn: Connection) -> None:
+        for _ in range(3):
+            await conn.execute(b"select 1")
+
+    try:
+        for turns in range(30):
+            task = asyncio.create_task(database.run(work, pipeline=True))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            await database.fetch_none(b"insert into public.written values (%s)", (f"{turns:02}",))
+    finally:
+        await database.close()
+    assert [(f"{turns:02}",) for turns in range(30)] == query("select key from public.written order by key")

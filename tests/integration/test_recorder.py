@@ -124,6 +124,23 @@ async def test_what_a_commit_could_not_take_goes_unchanged_with_the_next(store: 
         assert [1, 2] == [recording.shown.get_nowait().seq for _ in range(2)]
 
 
+async def test_what_was_stored_unheard_is_sent_again_as_it_was_and_what_came_after_it_beside_it(
+    store: Store, drive: Any
+) -> None:
+    async with drive("t") as driven:
+        recording = Recording(store, driven)
+        recording.say("one ")
+        [(statement, values)] = recording.recorder.take()
+        await store.database.fetch_none(statement, values)  # committed, and its answer is lost
+        recording.recorder.restore()
+        recording.say("two")
+        await recording.saver.aflush()
+        recording.say("three")
+        await recording.saver.aflush()
+        assert [(1, "one "), (2, "two"), (3, "three")] == told(await recording.stored())
+        assert [1, 2, 3] == [recording.shown.get_nowait().seq for _ in range(3)]
+
+
 async def test_a_text_that_may_be_stored_already_does_not_grow(store: Store, drive: Any) -> None:
     async with drive("t") as driven:
         recording = Recording(store, driven)
