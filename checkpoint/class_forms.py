@@ -240,7 +240,7 @@ def _model_form(cls: type[pydantic.BaseModel], name: str, fields: _Fields) -> Fo
         hidden = value.__pydantic_private__
         if hidden is not None:
             hidden = {key: content for key, content in hidden.items() if content is not PydanticUndefined}
-        return [*head, list(value.__pydantic_fields_set__), value.__pydantic_extra__, hidden]
+        return [*head, sorted(value.__pydantic_fields_set__), value.__pydantic_extra__, hidden]
 
     def restore(parts: list[Any]) -> Any:
         *stored, fields_set, extra, hidden = parts
