@@ -41,6 +41,7 @@ class GraphSpec:
     version: str
     fingerprint: str
     takes_messages: bool
+    fields: frozenset[str] | None  # that a request may name; None: any
     operations: Registry | None
     model: str | None
     asks_named_model: bool
@@ -101,6 +102,12 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
     if options.on_busy not in get_args(OnBusy):
         raise errors.InvalidRequest(f"on_busy is refuse, queue, withdraw or interrupt, not {options.on_busy!r}")
     given = graph_input(request, run_id, takes_messages=spec.takes_messages)
+    unknown = [] if spec.fields is None else sorted(set(map(str, given)) - spec.fields)
+    if unknown:
+        raise errors.InvalidRequest(
+            f"the graph's state has no field {', '.join(map(repr, unknown))}; it has "
+            f"{', '.join(sorted(spec.fields or ()))}. Nothing was accepted"
+        )
     place = traceparent(run_id)
     run_settings = RunSettings(context=options.context, traceparent=place)
     model = collection = None
@@ -115,6 +122,8 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
     if spec.operations is not None:
         directory = await asyncio.to_thread(_absolute, options.reports_dir or settings.reports_dir or "reports")
         run_settings = RunSettings(options.context, directory, settings.reports_url, place)
+        if isinstance(options.documents, str | Path):
+            raise errors.InvalidRequest(f"documents is a list of paths, such as [{str(options.documents)!r}], not one")
         if options.documents:
             collection = await collect(store.documents, options.documents, report=options.report)
     key = None if options.client_key is None else text_of(options.client_key, "client key")

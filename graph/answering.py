@@ -129,8 +129,21 @@ def decision_said(
 ) -> SaidOf | None:
     """The decision among the arguments of a `resume`, if there is one: a verb, and an approval or its id.
 
-    Raises `InvalidRequest`.
+    A forgotten or a stray argument is nobody's consent. Raises `InvalidRequest`.
     """
+    for verb, of in given:
+        if not isinstance(of, Approval | str):
+            raise errors.InvalidRequest(
+                f"{verb}= takes an approval, such as result.approvals[0], or its id, not {type(of).__name__} {of!r:.60}"
+            )
+    verbs = {verb for verb, _ in given}
+    if ("edit" in verbs) != bool(changes):
+        raise errors.InvalidRequest(
+            "edit= and changes= go together: changes is a mapping of at least one argument to its new value; to let "
+            "the call go as it is, approve= it"
+        )
+    if ("respond" in verbs) != (response is not None):
+        raise errors.InvalidRequest("respond= and response= go together: response is what the agent gets for the call")
     for verb, of in given:
         said = {
             "approve": Said("approve", reason),
@@ -139,11 +152,5 @@ def decision_said(
             "respond": Said("respond", reason, response=response),
             "withdraw": Said("withdraw", reason),
         }[verb]
-        if isinstance(of, Approval):
-            return SaidOf(of.id, said, of.digest)
-        if not isinstance(of, str):
-            raise errors.InvalidRequest(
-                f"{verb}= takes an approval, such as result.approvals[0], or its id, not {type(of).__name__} {of!r:.60}"
-            )
-        return SaidOf(of, said)
+        return SaidOf(of.id, said, of.digest) if isinstance(of, Approval) else SaidOf(str(of), said)
     return None

@@ -32,6 +32,10 @@ class Identity:
             if as_ is not None:
                 raise errors.InvalidRequest("give a token or a principal, not both: the token says who it is")
             return self._accepted(await self._by(token))
+        if as_ is not None and not isinstance(as_, Principal):
+            raise errors.InvalidRequest(
+                f"as_ takes a Principal, not {type(as_).__name__} {as_!r:.60}; on your word: Principal.vouched(NAME)"
+            )
         principal = as_ or Principal.vouched(Principal.operating_system().name)
         if principal.verified_by == OPERATING_SYSTEM and not (self.local and self.authenticator is None):
             principal = replace(principal, verified_by=None)

@@ -54,6 +54,7 @@ from standfast.graph.refusals import Attempted, audited
 from standfast.graph.result import Result, read_result
 from standfast.graph.retention import Pruning
 from standfast.graph.scheduling import Scheduling
+from standfast.graph.servable import fields_of, require_named, require_unbroken
 from standfast.graph.signatures import takes
 from standfast.graph.steering import Steering
 from standfast.graph.time_travel import TimeTravel, graph_over
@@ -99,6 +100,7 @@ class AsyncRuntime(
         settings: Settings | None = None,
         policy: ApprovalPolicy | str | Path | None = None,
     ) -> None:
+        require_named(graph, name=name, version=version, takes_over=takes_over)
         self._settings = settings or Settings()
         self._channels = configured_channels(self._settings) if channels is None else tuple(channels)
         configured = self._settings.database_url
@@ -118,7 +120,10 @@ class AsyncRuntime(
         builder = graph.builder if isinstance(graph, CompiledStateGraph) else graph
         self._operations = registry_of(builder)
         self._asks_named_model = asks_named_model(builder)
-        self._graph = guarded(graph if isinstance(graph, CompiledStateGraph) else graph.compile())
+        compiled = graph if isinstance(graph, CompiledStateGraph) else graph.compile()
+        require_unbroken(compiled, name)
+        self._fields = fields_of(compiled)
+        self._graph = guarded(compiled)
         for schema in (builder.state_schema, builder.input_schema, builder.output_schema):
             self._types.require(schema, where=f"the state of graph {name!r}")
         self._fingerprint = fingerprint(self._graph)
@@ -201,6 +206,7 @@ class AsyncRuntime(
             self.version,
             self._fingerprint,
             takes_messages,
+            self._fields,
             self._operations,
             self._model,
             self._asks_named_model,

@@ -28,6 +28,8 @@ from standfast.graph.result import Result
 from standfast.graph.runtime import AsyncRuntime
 from standfast.tools.principals import Principal
 
+_LOOKS_MEANT: Final = frozenset({"true", "false", "null", "none"})  # as a value, by whoever types one of these
+
 
 def decide(
     database: str | None,
@@ -146,6 +148,11 @@ def resume(
             value = json.loads(answer)
         except (ValueError, RecursionError) as error:
             raise errors.InvalidRequest(f"the answer is not JSON: {error}; without --json-answer it is text") from error
+    elif answer is not None and answer.strip().lower() in _LOOKS_MEANT:
+        raise errors.InvalidRequest(
+            f"as it stands the answer is the text {answer!r}, which a node would take for a yes; with --json-answer "
+            f"true, false and null are values, and '\"{answer}\"' is the text"
+        )
     with session(database, graph) as current:
         principal = current.principal(as_)
         if answer is not None:

@@ -276,3 +276,71 @@ async def told(caplog: pytest.LogCaptureFixture, level: str, said: str) -> None:
     async with asyncio.timeout(30):
         while not any(one.levelname == level and said in one.getMessage() for one in caplog.records):
             await asyncio.sleep(0.05)
+
+
+# -- what was forgotten is nobody's consent
+
+
+@pytest.mark.guarantee("G6")
+@pytest.mark.parametrize(
+    ("verb", "others"),
+    [("edit", {}), ("edit", {"changes": {}}), ("approve", {"changes": {"title": "U"}}), ("respond", {})],
+)
+async def test_a_decision_that_lacks_something_or_has_too_much_decides_nothing(
+    opened: Open, verb: str, others: dict[str, Any]
+) -> None:
+    async with opened() as runtime:
+        result = await runtime.ainvoke(REQUEST, thread_id="t")
+        with pytest.raises(errors.InvalidRequest, match=r"go together"):
+            await runtime.aresume("t", **{verb: result.approvals[0]}, **others)
+        assert ["open"] == [one.state for one in await runtime.aapprovals(thread_id="t")]
+
+
+async def test_changes_without_an_edit_are_refused(opened: Open) -> None:
+    async with opened() as runtime:
+        await runtime.ainvoke(REQUEST, thread_id="t")
+        with pytest.raises(errors.InvalidRequest, match=r"go together"):
+            await runtime.aresume("t", changes={"title": "U"})
+
+
+async def test_a_name_for_a_principal_is_refused_in_one_sentence(opened: Open) -> None:
+    async with opened() as runtime:
+        with pytest.raises(errors.InvalidRequest, match=r"Principal\.vouched"):
+            await runtime.ainvoke(REQUEST, as_="kim")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"name": ""}, {"name": 3}, {"version": 2}, {"takes_over": "1"}],
+    ids=["no name", "a number for a name", "a number for a version", "a text of versions"],
+)
+def test_what_a_graph_is_called_is_text(given: dict[str, Any]) -> None:
+    with pytest.raises(errors.InvalidRequest):
+        Runtime(graph_of(left=lambda _: {}), **given)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
+def test_a_graph_with_breakpoints_is_refused_and_not_half_done(nested: bool, when: str) -> None:
+    stops: dict[str, Any] = {when: ["left"]}
+    compiled: Any = graph_of(left=lambda _: {"left": "l"}).compile(**stops)
+    with pytest.raises(errors.InvalidRequest, match=r"breakpoints \(left\)"):
+        Runtime(graph_of(inner=compiled) if nested else compiled)
+
+
+def test_what_is_no_graph_is_refused_in_one_sentence() -> None:
+    with pytest.raises(errors.InvalidRequest, match=r"StateGraph"):
+        Runtime(lambda state: state)  # type: ignore[arg-type]
+
+
+async def test_a_field_that_the_state_has_not_is_refused_before_anything_is_accepted(database_url: str) -> None:
+    async with Runtime(graph_of(left=lambda _: {}), database_url=database_url) as runtime:
+        with pytest.raises(errors.InvalidRequest, match=r"no field 'txet'; it has left, right, text"):
+            await runtime.ainvoke({"txet": "typed in haste"})
+        assert [] == list(await runtime.athreads())
+
+
+async def test_one_path_is_not_taken_letter_by_letter(opened: Open) -> None:
+    async with opened() as runtime:
+        with pytest.raises(errors.InvalidRequest, match=r"list of paths"):
+            await runtime.ainvoke("What?", documents="/tmp")
