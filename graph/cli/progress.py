@@ -43,6 +43,7 @@ class Progress:
         self._before_first = before_first
         self._running: dict[str, _Step] = {}
         self._finished: Counter[tuple[tuple[str, ...], str]] = Counter()
+        self._undone: dict[str, Counter[str]] = {}  # by operation, how those ended that did not succeed
         self._streamed = 0
         self._tokens = 0
         self._live: Live | None = None
@@ -67,6 +68,8 @@ class Progress:
             self._begin(event)
         elif event.kind == "step_end":
             self._end(event)
+        elif event.kind == "operation_end" and event.data["state"] != "succeeded":
+            self._undone.setdefault(event.data["name"], Counter())[event.data["state"]] += 1
         if self._live is not None:
             self._live.update(Spinner("line", text=Text(self._now())))
 
@@ -101,6 +104,8 @@ class Progress:
             what += f": {step.detail}"
         if "calls" in event.data:
             what += self._model_said(event.data)
+        if undone := self._undone.pop(step.label, None):
+            what += ": " + ", ".join(state if count == 1 else f"{many} {state}" for state, many in undone.items())
         seconds = max(event.data["seconds"], time.monotonic() - step.began)  # of a group: since its first
         self._line(f"{seconds:7.1f} s  {'  ' * step.depth}{what}")
 

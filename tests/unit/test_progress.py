@@ -24,3 +24,13 @@ def test_a_node_after_the_operation_is_not_called_like_it(capsys: pytest.Capture
             progress(step("step_end", node, seconds=0.0))
     lines = [line.split(" s  ")[1] for line in capsys.readouterr().err.splitlines()]
     assert ["approval", "order_book: Middlemarch", "delivery"] == lines
+
+
+def test_an_operation_that_did_not_succeed_does_not_look_as_if_it_had(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress() as progress:
+        for state in ("failed", "succeeded"):
+            progress(step("step_begin", "operate", **CALL))
+            progress(step("operation_end", "operate", name="order_book", state=state))
+            progress(step("step_end", "operate", seconds=0.0))
+    lines = [line.split(" s  ")[1] for line in capsys.readouterr().err.splitlines()]
+    assert ["order_book: Middlemarch: failed", "order_book: Middlemarch"] == lines
