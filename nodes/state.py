@@ -127,7 +127,11 @@ class AgentContext(TypedDict, total=False):
 
 
 class OperationState(TypedDict):
-    """The subgraph of one tool call."""
+    """One tool call on its way: `call`, as it was asked for, and `messages`, whose last one tells what became of it.
+
+    That is a `ToolMessage`: its `status` is `success` or `error`, its text is what a model is told. `planned`, `round`,
+    `granted` and `note` belong to the nodes.
+    """
 
     call: ToolCall
     planned: NotRequired[PlannedCall]
