@@ -370,6 +370,7 @@ async def test_a_call_that_was_cancelled_from_within_has_failed(opened: Open) ->
 # -- cancellation
 
 
+@pytest.mark.one_drive("both attempts are under way in one: the first waits for the second")
 @pytest.mark.parametrize(
     ("on_cancel", "state", "attempt"), [("stop", "planned", "abandoned"), ("finish", "succeeded", "succeeded")]
 )
