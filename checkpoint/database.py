@@ -100,7 +100,7 @@ class Database:
         self._retry_seconds = retry_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
-        self._commits = GroupCommit(self._commit_alone, self._commit_together)
+        self._commits = GroupCommit(self.commit_alone, self._commit_together)
         self.pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             self._pooled or self.conninfo,
             connection_class=PooledConnection,
@@ -166,7 +166,8 @@ class Database:
         self._require_open()
         await self._commits.commit(statements)
 
-    async def _commit_alone(self, statements: Sequence[Statement]) -> None:
+    async def commit_alone(self, statements: Sequence[Statement]) -> None:
+        """The same, in a transaction of its own: for what takes long, or waits for others."""
         if len(statements) == 1 and not watched():  # a statement alone is a transaction
             await self.fetch_none(*statements[0])
             return

@@ -19,7 +19,7 @@ to langgraph-checkpoint-postgres, and a canary test watches it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final, NoReturn, Protocol, cast
 
@@ -43,7 +43,7 @@ from psycopg.rows import DictRow
 from standfast.checkpoint import errors
 from standfast.checkpoint.artifacts import Artifacts
 from standfast.checkpoint.crashpoints import reach
-from standfast.checkpoint.database import Connection, Database, Rider, Statement
+from standfast.checkpoint.database import Database, Rider, Statement
 from standfast.checkpoint.lease import Lease
 from standfast.checkpoint.outgoing import StepMessages
 from standfast.checkpoint.parts import Parts
@@ -287,22 +287,14 @@ class LeasedSaver(AsyncPostgresSaver):
     async def _transaction(self, sent: Sequence[Statement]) -> None:
         assert self.lease is not None
         self.lease.require()
-
-        async def work(conn: Connection) -> None:
-            for statement, row in [self._fence(), *sent]:
-                await conn.execute(statement, row)
-
-        await self._fenced(work, pipeline=True)
+        with self._noticing_a_loss():
+            await self.database.commit_alone([self._fence(), *sent])
 
     async def _send(self, fenced: Sequence[Statement]) -> None:
         assert self.lease is not None
         self.lease.require()
         with self._noticing_a_loss():
             await self.database.commit(fenced)
-
-    async def _fenced(self, work: Callable[[Connection], Awaitable[None]], *, pipeline: bool = False) -> None:
-        with self._noticing_a_loss():
-            await self.database.run(work, pipeline=pipeline)
 
     @contextmanager
     def _noticing_a_loss(self) -> Iterator[None]:

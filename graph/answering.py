@@ -5,12 +5,12 @@ Invariant: what was decided or answered is committed, or refused and audited, be
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.approvals import Approval, Verb
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status
 from standfast.graph import deciding
@@ -121,7 +121,7 @@ class Answering:
 
 
 def decision_said(
-    given: Sequence[tuple[str, object]],
+    given: tuple[Verb, object] | None,
     *,
     reason: str | None,
     changes: Mapping[str, Any] | None,
@@ -131,26 +131,19 @@ def decision_said(
 
     A forgotten or a stray argument is nobody's consent. Raises `InvalidRequest`.
     """
-    for verb, of in given:
-        if not isinstance(of, Approval | str):
-            raise errors.InvalidRequest(
-                f"{verb}= takes an approval, such as result.approvals[0], or its id, not {type(of).__name__} {of!r:.60}"
-            )
-    verbs = {verb for verb, _ in given}
-    if ("edit" in verbs) != bool(changes):
+    verb, of = given if given is not None else (None, None)
+    if verb is not None and not isinstance(of, Approval | str):
+        raise errors.InvalidRequest(
+            f"{verb}= takes an approval, such as result.approvals[0], or its id, not {type(of).__name__} {of!r:.60}"
+        )
+    if (verb == "edit") != bool(changes):
         raise errors.InvalidRequest(
             "edit= and changes= go together: changes is a mapping of at least one argument to its new value; to let "
             "the call go as it is, approve= it"
         )
-    if ("respond" in verbs) != (response is not None):
+    if (verb == "respond") != (response is not None):
         raise errors.InvalidRequest("respond= and response= go together: response is what the agent gets for the call")
-    for verb, of in given:
-        said = {
-            "approve": Said("approve", reason),
-            "reject": Said("reject", reason),
-            "edit": Said("edit", reason, changes=changes or {}),
-            "respond": Said("respond", reason, response=response),
-            "withdraw": Said("withdraw", reason),
-        }[verb]
-        return SaidOf(of.id, said, of.digest) if isinstance(of, Approval) else SaidOf(str(of), said)
-    return None
+    if verb is None:
+        return None
+    said = Said(verb, reason, changes=changes or None, response=response)
+    return SaidOf(of.id, said, of.digest) if isinstance(of, Approval) else SaidOf(str(of), said)

@@ -15,7 +15,7 @@ from standfast.checkpoint.shown import Shown
 from standfast.checkpoint.store import Store
 from standfast.checkpoint.threads import Status
 from standfast.checkpoint.waits import Wait
-from standfast.graph.awaited import short
+from standfast.graph.awaited import waiting_for
 from standfast.graph.visible import shortened
 
 
@@ -81,14 +81,6 @@ class Result(Shown):
         elif self.values and "messages" not in self.values:
             parts.append(shortened(dict(self.values), 200))
         return f"<Result {'; '.join(parts)}>"
-
-
-def waiting_for(wait: Wait) -> str:
-    """What is waited for, and until when, in a few words."""
-    name = f" {wait.name!r}" if wait.name else ""
-    until = f" until {wait.until.astimezone():%Y-%m-%d %H:%M:%S %Z}" if wait.until else ""
-    match = f" with {short(wait.request['match'])}" if wait.kind == "event" and wait.request else ""
-    return f"waits for {'an' if wait.kind == 'event' else 'a'} {wait.kind}{name}{match}{until}"
 
 
 async def read_result(store: Store, thread_id: str, values: Mapping[str, Any], *, run_id: str | None = None) -> Result:

@@ -19,7 +19,7 @@ from langgraph.runtime import RunControl
 from langgraph.types import Command
 
 from standfast.checkpoint import errors
-from standfast.checkpoint.approvals import Approval
+from standfast.checkpoint.approvals import Approval, Verb
 from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.database import describe
 from standfast.checkpoint.fleet import Fleet
@@ -357,11 +357,17 @@ class AsyncRuntime(
         `AmbiguousAnswer`, `InvalidRequest`, `GraphChanged`.
         """
         thread = thread_id_of(thread_id)
-        verbs = {"approve": approve, "reject": reject, "edit": edit, "respond": respond, "withdraw": withdraw}
+        verbs: dict[Verb, object] = {
+            "approve": approve,
+            "reject": reject,
+            "edit": edit,
+            "respond": respond,
+            "withdraw": withdraw,
+        }
         given = [(verb, of) for verb, of in verbs.items() if of is not None]
         if len(given) + (not isinstance(answer, _Unset)) > 1:
             raise errors.InvalidRequest("give one of answer, approve, reject, edit, respond and withdraw")
-        said = decision_said(given, reason=reason, changes=changes, response=response)
+        said = decision_said(given[0] if given else None, reason=reason, changes=changes, response=response)
         await self.store.threads.get(thread)
         who: Any = {"as_": as_, "token": token}
         if said is not None:

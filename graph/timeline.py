@@ -19,6 +19,7 @@ from standfast.checkpoint.threads import Run, Thread
 from standfast.checkpoint.waits import Wait
 from standfast.graph.drives import Drives, read_drives
 from standfast.graph.history import read_history
+from standfast.graph.visible import local_time
 from standfast.tools.limits import spent_by
 
 
@@ -83,7 +84,7 @@ class Timeline(Shown):
         run = self.runs[-1] if self.runs else None
         if run is None or (run.deadline is None and run.budget is None):
             return None
-        parts = [] if run.deadline is None else [f"deadline {run.deadline.astimezone():%Y-%m-%d %H:%M:%S %Z}"]
+        parts = [] if run.deadline is None else [f"deadline {local_time(run.deadline)}"]
         return "; ".join([*parts, f"spent {self.spent.get(run.id, Spent()).of(run.budget)}"])
 
     def __repr__(self) -> str:

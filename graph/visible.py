@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import datetime
 from typing import Final
 
 # C0 and C1 controls but newline and tab, bidirectional overrides, lone surrogates.
@@ -25,3 +26,8 @@ def shortened(value: object, most: int = 80) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 document`, `2 documents`."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+def local_time(at: datetime) -> str:
+    """A time as people read it, in their own zone, to the second."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}"

@@ -41,7 +41,7 @@ def approval_node(
             reach("node.approval")
             return {"granted": True}
         drive = drive_of(config)
-        state = await in_this_run(drive, state)
+        state, inherited = await in_this_run(drive, state)
         planned = state["planned"]
         try:
             operation = registry.get(state["call"]["name"])
@@ -49,7 +49,7 @@ def approval_node(
             identifier = approval_id(drive.run.thread_id, planned["operation_id"], state.get("round", 0))
             await drive.approvals.withdraw(drive.lease, identifier)
             return {"granted": False, "messages": [_not_done(state, f"Not done: {error}.", {})]}
-        if not await executable(drive, operation, state["call"], planned["arguments"]):
+        if not await executable(drive, operation, inherited=inherited):
             reach("node.approval")
             return {"granted": True, "planned": planned}  # a fork that begins here: what would be decided cannot happen
         request = await _open(drive, operation, state)

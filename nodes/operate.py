@@ -37,7 +37,7 @@ def operate_node(registry: Registry) -> Node[OperationState]:
 
     async def operate(state: OperationState, config: RunnableConfig) -> dict[str, Any]:
         drive, path = drive_of(config), path_of(config)
-        state = await in_this_run(drive, state)
+        state, _ = await in_this_run(drive, state)
         planned = state["planned"]
         about = {"operation_id": planned["operation_id"], "name": state["call"]["name"]}
 

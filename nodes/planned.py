@@ -20,19 +20,18 @@ async def identified(drive: Drive, call: ToolCall, arguments: dict[str, Any]) ->
     return await drive.lineage.operation("tool", *place, call_digest(call["name"], arguments))
 
 
-async def in_this_run(drive: Drive, state: OperationState) -> OperationState:
-    """The state with its planned call under the id that it has in this run."""
+async def in_this_run(drive: Drive, state: OperationState) -> tuple[OperationState, bool]:
+    """The state with its planned call under the id that it has in this run, and whether that is inherited."""
     planned = state["planned"]
-    identifier, _ = await identified(drive, state["call"], planned["arguments"])
-    return {**state, "planned": {**planned, "operation_id": identifier}}
+    identifier, inherited = await identified(drive, state["call"], planned["arguments"])
+    return {**state, "planned": {**planned, "operation_id": identifier}}, inherited
 
 
-async def executable(drive: Drive, operation: Operation, call: ToolCall, arguments: dict[str, Any]) -> bool:
+async def executable(drive: Drive, operation: Operation, *, inherited: bool) -> bool:
     """Whether the ledger may call anybody for it, so that a person is to be asked first.
 
     It answers what a fork has inherited, and refuses what is new in a fork that may only read.
     """
-    _, inherited = await identified(drive, call, arguments)
     fork = await drive.lineage.fork()
     reading = fork is not None and not fork.effects
     return not inherited and not (reading and operation.policy.effect is not Effect.READ)

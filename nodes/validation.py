@@ -18,7 +18,7 @@ from standfast.checkpoint.crashpoints import reach
 from standfast.checkpoint.plain_text import storable_text
 from standfast.nodes.planned import executable, identified
 from standfast.nodes.state import Node, OperationState, ToolCall
-from standfast.tools.digests import call_digest, operation_id
+from standfast.tools.digests import operation_id
 from standfast.tools.drive import Drive, drive_of
 from standfast.tools.failures import InvalidArguments, said
 from standfast.tools.operations import Check, CheckContext, Operation, Registry
@@ -49,7 +49,7 @@ def validation_node(
         try:
             operation = registry.get(call["name"])
             arguments = operation.validate(call["args"])
-            call_digest(operation.name, arguments)  # refuses what could not be stored
+            here, inherited = await identified(drive, call, arguments)  # refuses what could not be stored
         except (errors.UnknownOperation, InvalidArguments, errors.UnstorableValue) as error:
             return {"messages": [refusal(call, identifier, str(error))]}
         failed = await failed_checks(operation, arguments, drive)
@@ -57,13 +57,12 @@ def validation_node(
             reasons = "\n".join(f"- {one}" for one in failed)
             return {"messages": [refusal(call, identifier, f"Mend the call and send it again:\n{reasons}")]}
         rule = drive.policy.asks(operation, arguments, objected=bool(failed))
-        identifier, _ = await identified(drive, call, arguments)
         return {
             "planned": {
-                "operation_id": identifier,
+                "operation_id": here,
                 "arguments": arguments,
                 "proposed": arguments,
-                "needs_person": rule is not None and await executable(drive, operation, call, arguments),
+                "needs_person": rule is not None and await executable(drive, operation, inherited=inherited),
                 "failed_checks": failed,
                 "edited_by": None,
             }

@@ -17,6 +17,7 @@ from datetime import datetime
 from typing import Any, TextIO
 
 from standfast.graph.visible import counted as counted
+from standfast.graph.visible import local_time as local_time
 from standfast.graph.visible import plain as plain
 from standfast.graph.visible import shortened as shortened
 
@@ -82,11 +83,6 @@ def terminal_width() -> int:
         except (OSError, ValueError):
             continue
     return 80
-
-
-def local_time(at: datetime) -> str:
-    """A time as people read it, in their own zone, to the second."""
-    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}"
 
 
 def _encoded(value: Any) -> Any:

@@ -9,8 +9,10 @@ from typing import Any, Final
 from standfast.checkpoint.approvals import Approval
 from standfast.checkpoint.differences import Change
 from standfast.checkpoint.threads import Thread
+from standfast.graph.awaited import waiting_for
 from standfast.graph.pictures.markup import Html, Piece, display, element, facts, joined, tag
-from standfast.graph.result import Result, waiting_for
+from standfast.graph.result import Result
+from standfast.graph.visible import local_time
 
 _MOST_CHARACTERS: Final = 20_000
 
@@ -46,8 +48,8 @@ def thread_card(thread: Thread) -> Html:
         ("driven by", thread.worker),
         ("due", "something is to be done, and nobody does it yet" if thread.due else None),
         ("crashes", f"{thread.crashes} in a row" if thread.crashes else None),
-        ("began", f"{thread.created_at.astimezone():%Y-%m-%d %H:%M:%S %Z}"),
-        ("changed", f"{thread.updated_at.astimezone():%Y-%m-%d %H:%M:%S %Z}"),
+        ("began", local_time(thread.created_at)),
+        ("changed", local_time(thread.updated_at)),
     ]
     head = element("div", tag(thread.status), element("b", thread.id), class_="head")
     return display(head, element("p", thread.reason) if thread.reason else None, facts(known))
@@ -66,12 +68,12 @@ def _approval(one: Approval) -> Iterator[Piece]:
     yield facts(
         [
             ("asked by", f"{one.requested_by}, in thread {one.thread_id}"),
-            ("valid until", f"{one.expires_at.astimezone():%Y-%m-%d %H:%M:%S %Z}" if one.state == "open" else None),
+            ("valid until", local_time(one.expires_at) if one.state == "open" else None),
             ("needs", f"{one.required} people{group}" if one.required > 1 or one.group else None),
             ("approved so far", ", ".join(one.votes) if one.votes and one.state == "open" else None),
             ("decided by", _decided(one)),
             ("reason", one.reason),
-            ("used", f"{one.used_at.astimezone():%Y-%m-%d %H:%M:%S %Z}" if one.used_at else None),
+            ("used", local_time(one.used_at) if one.used_at else None),
         ]
     )
     for check in one.failed_checks:
