@@ -23,6 +23,7 @@ from standfast.checkpoint.threads import NewRun, OnBusy
 from standfast.checkpoint.threads import Settings as RunSettings
 from standfast.graph.door import graph_input, text_of, thread_id_of
 from standfast.graph.ingest import collect
+from standfast.graph.servable import require_fields
 from standfast.nodes.models import default_model, load_model
 from standfast.tools.operations import Registry
 from standfast.tools.principals import Principal
@@ -102,12 +103,8 @@ async def new_run(store: Store, spec: GraphSpec, settings: Settings, request: An
     if options.on_busy not in get_args(OnBusy):
         raise errors.InvalidRequest(f"on_busy is refuse, queue, withdraw or interrupt, not {options.on_busy!r}")
     given = graph_input(request, run_id, takes_messages=spec.takes_messages)
-    unknown = [] if spec.fields is None else sorted(set(map(str, given)) - spec.fields)
-    if unknown:
-        raise errors.InvalidRequest(
-            f"the graph's state has no field {', '.join(map(repr, unknown))}; it has "
-            f"{', '.join(sorted(spec.fields or ()))}. Nothing was accepted"
-        )
+    if spec.fields is not None:
+        require_fields(given, spec.fields, then=f"it has {', '.join(sorted(spec.fields))}. Nothing was accepted")
     place = traceparent(run_id)
     run_settings = RunSettings(context=options.context, traceparent=place)
     model = collection = None

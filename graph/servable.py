@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from langgraph.graph.state import CompiledStateGraph, StateGraph
@@ -36,12 +36,21 @@ def require_unbroken(graph: CompiledStateGraph[Any, Any, Any, Any], name: str) -
         )
 
 
-def fields_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> frozenset[str] | None:
-    """The fields that a request may name; None if only the graph's own schema can tell.
+def state_fields(graph: CompiledStateGraph[Any, Any, Any, Any]) -> frozenset[str]:
+    """The names under which a graph keeps values."""
+    return frozenset(name for name in graph.channels if ":" not in name)
 
-    LangGraph drops what is not among them without a word.
-    """
+
+def fields_of(graph: CompiledStateGraph[Any, Any, Any, Any]) -> frozenset[str] | None:
+    """The fields that a request may name; None if only the graph's own schema can tell."""
     schema = graph.builder.input_schema
     if "__root__" in graph.channels or (isinstance(schema, type) and issubclass(schema, BaseModel)):
         return None
-    return frozenset(name for name in graph.channels if ":" not in name and not name.startswith("__"))
+    return frozenset(name for name in state_fields(graph) if not name.startswith("__"))
+
+
+def require_fields(given: Iterable[object], fields: frozenset[str], *, then: str) -> None:
+    """Raise `InvalidRequest` for what is no field, with what follows from that: LangGraph drops it without a word."""
+    unknown = sorted(set(map(str, given)) - fields)
+    if unknown:
+        raise errors.InvalidRequest(f"the graph's state has no field {', '.join(map(repr, unknown))}; {then}")

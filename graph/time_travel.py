@@ -29,6 +29,7 @@ from standfast.graph.door import thread_id_of
 from standfast.graph.history import Diff, History, compare, read_history
 from standfast.graph.identity import Identity
 from standfast.graph.result import Result
+from standfast.graph.servable import require_fields, state_fields
 from standfast.tools.principals import Principal
 
 At = object | tuple[object, str | None]
@@ -163,11 +164,7 @@ class TimeTravel:
         saver = LeasedSaver(self.store.database, self.store.sealer, lease, artifacts=self.store.artifacts)
         config: Any = {"configurable": {"thread_id": lease.thread_id}, "metadata": {"run_id": run_id}}
         graph = self._over(saver)
-        unknown = sorted(set(values) - {name for name in graph.channels if ":" not in name})
-        if unknown:
-            raise errors.InvalidRequest(
-                f"the graph's state has no field {', '.join(map(repr, unknown))}; nothing was made"
-            )
+        require_fields(values, state_fields(graph), then="nothing was made")
         try:
             await graph.aupdate_state(config, dict(values), as_node=as_node)
         except InvalidUpdateError as error:

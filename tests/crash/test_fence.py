@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import psutil
 import pytest
+
+from tests.crash.support.processes import wait_until_stopped
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -93,11 +94,7 @@ def stopped(url: str, stop_at: str) -> Iterator[subprocess.Popen[str]]:
     """A driver that has stopped itself at a place."""
     process = start(url, "invoke", stop_at)
     try:
-        deadline = time.monotonic() + 30
-        while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
-            assert process.poll() is None, f"it ended before {stop_at}"
-            assert time.monotonic() < deadline, f"it never came to {stop_at}"
-            time.sleep(0.02)
+        wait_until_stopped(process, stop_at, seconds=30)
         yield process
     finally:
         if process.poll() is None:

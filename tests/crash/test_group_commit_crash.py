@@ -6,12 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import pytest
+
+from tests.crash.support.processes import wait_until_stopped
 
 Query = Callable[..., list[tuple[Any, ...]]]
 
@@ -101,11 +101,7 @@ def test_a_group_that_stalls_before_its_commit_changes_nothing_after_the_takeove
 ) -> None:
     stalled = start(database_url, "invoke", 2, "SIGSTOP")
     try:
-        deadline = time.monotonic() + 60
-        while psutil.Process(stalled.pid).status() != psutil.STATUS_STOPPED:
-            assert stalled.poll() is None, "it ended before its second group"
-            assert time.monotonic() < deadline, "it never came to its second group"
-            time.sleep(0.02)
+        wait_until_stopped(stalled, "its second group")
         assert 1 == len(query(OPEN))
 
         assert ENDED == said(start(database_url, "resume"))

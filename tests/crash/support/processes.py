@@ -7,10 +7,13 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
+
+import psutil
 
 _SECONDS_TO_STOP = 10.0
 
@@ -82,3 +85,12 @@ class Nursery:
             self._process.wait()
         self._reader.join()
         self._process.stdout.close()
+
+
+def wait_until_stopped(process: subprocess.Popen[str], where: str, *, seconds: float = 60.0) -> None:
+    """Return when a process that stops itself there (SIGSTOP) has; AssertionError if it ends, or takes longer."""
+    deadline = time.monotonic() + seconds
+    while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+        assert process.poll() is None, f"it ended before {where}"
+        assert time.monotonic() < deadline, f"it never came to {where}"
+        time.sleep(0.02)
